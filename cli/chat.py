@@ -168,7 +168,7 @@ def _take(event: _ChatEvent, answer: ChatAnswer, sent_s: float, say: Callable[[s
                 if answer.first_s is None:
                     answer.first_s = answer.last_s
                 answer.text += "" if is_thought else text
-                answer.tokens += 1  # the usage at the end says it to the token
+                answer.tokens += 1  # corrected by the usage at the end
                 say(text, is_thought)
         answer.finish = choice.finish_reason or answer.finish
     if event.usage is not None:
@@ -235,7 +235,7 @@ def _once(talk: ChatSession, asked: str) -> None:
 def _interactive(talk: ChatSession) -> None:
     """Read lines and commands until Ctrl-D."""
     with suppress(ImportError):
-        import readline  # noqa: F401 - lines can be edited, and come back with the arrows
+        import readline  # noqa: F401 - enables line editing and history
     typer.echo(f"{DIM}{talk.model}; /help lists commands, Ctrl-D quits{PLAIN}")
     while True:
         try:

@@ -232,12 +232,12 @@ def make_directory(directory: Path) -> None:
 
 def write_whole(file: Path, content: Iterable[bytes]) -> None:
     """Write a file atomically, by renaming a temporary one. Raises CommandError."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             stream.writelines(content)
-        beside.replace(file)
+        temporary.replace(file)
     except OSError as error:
         raise CommandError(f"{file}: cannot be written ({error.strerror or type(error).__name__})") from None
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

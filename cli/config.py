@@ -135,7 +135,7 @@ def _rows(section: msgspec.Struct, path: tuple[str, ...]) -> Iterator[tuple[tupl
         here, value = (*path, field.encode_name), getattr(section, field.name)
         if isinstance(value, msgspec.Struct):
             yield from _rows(value, here)
-        elif not (not path and field.encode_name in ("gateway", "worker")):  # the other process's, unread
+        elif not (not path and field.encode_name in ("gateway", "worker")):  # the other process's section, not parsed
             yield here, masked(here[-1], value)
 
 

@@ -166,7 +166,7 @@ def _close(path: Path) -> None:
         path.chmod(stat.S_IMODE(mode) & ~_OF_OTHERS)
         if path.lstat().st_mode & _OF_OTHERS:
             raise NotPrivate(f"{path} is accessible to others, and its file system does not allow a change")
-    except FileNotFoundError:  # a store that runs has just removed it
+    except FileNotFoundError:  # a running store has just removed it
         return
     except OSError as error:
         raise NotPrivate(f"{path} is accessible to others, and that cannot be changed ({error.strerror})") from None

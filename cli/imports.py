@@ -95,7 +95,7 @@ def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> 
     tenants = [each for each in found.tenants if each["id"] not in here]
     for each in tenants:
         admin.call("POST", "/tenants", each)
-    for blocked in found.suspended:  # one that is here too: a run may have been cut short before it
+    for blocked in found.suspended:  # existing ones too: an earlier run may have been interrupted
         admin.call("POST", f"/tenants/{segment(blocked)}/suspend")
     made = sum(_make_key(admin, owner, each) for owner, each in found.keys)
     there = len(found.keys) - made

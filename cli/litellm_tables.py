@@ -134,7 +134,7 @@ def _value(column: str, value: object) -> object:
             return None
         value = next((read(value) for columns, read in kinds if column in columns), value)
     if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)  # LiteLLM writes times without a zone, of UTC
+        return value.replace(tzinfo=UTC)  # LiteLLM writes UTC times without a zone
     return value
 
 

@@ -171,7 +171,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(h
 
 def main() -> None:
     """Run the command line."""
-    if COMPLETE in os.environ:  # a shell asks how a line may go on
+    if COMPLETE in os.environ:  # a shell asks for completions
         from typer._completion_classes import completion_init
 
         completion_init()
@@ -182,6 +182,6 @@ def main() -> None:
             raise
         sys.stderr.write(f"{NAME}: {_lacks(error, sys.argv[1])}\n")
         sys.exit(BAD_USAGE)
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -90,7 +90,7 @@ async def _demo_key(client: redis.asyncio.Redis) -> str | None:
         return None
     try:
         demo = await tenants.create({"id": DEMO, "name": "Demo"})
-    except TenantExists:  # another `serve` on the same store was quicker
+    except TenantExists:  # another `serve` on the same store created it
         return None
     return (await KeyStore(client).create(demo, {"name": "demo"})).secret
 
@@ -154,7 +154,7 @@ async def _check(arguments: list[str], overrides: Mapping[str, str]) -> None:
 async def _check_ports(settings: SharedSettings) -> None:
     try:
         await check_ports(settings)
-    except PortRefused as error:  # whoever has it would pass for our own gateway
+    except PortRefused as error:  # another program on the port would pass for our gateway
         raise ServeError(str(error)) from None
 
 
@@ -211,7 +211,7 @@ async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
 
 async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
     """Print the greeting once the gateway is ready, or when the start fails, since it is shown only once."""
-    try:  # itself, whatever proxy the environment names for others
+    try:  # without a proxy from the environment
         async with httpx.AsyncClient(base_url=settings.url, timeout=5.0, trust_env=False) as client:
             while True:
                 with suppress(httpx.HTTPError):

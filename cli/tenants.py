@@ -288,7 +288,9 @@ def read_file(path: Path) -> list[Document]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
     listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
-    if not isinstance(listed, list) or (listed is document and not listed):  # with --prune it would delete every tenant
+    if not isinstance(listed, list) or (
+        listed is document and not listed
+    ):  # an empty list with --prune would delete every tenant
         raise CommandError(f"{path}: must hold `tenants:` with a list, and nothing else")
     tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(listed)]
     ids = [tenant["id"] for tenant in tenants]

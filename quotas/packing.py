@@ -96,10 +96,10 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
 
 def _figures(stored: bytes) -> tuple[float, ...]:
     batch = spend = (0.0, 0.0, 0.0)
-    beside = (len(stored) - FIGURES.size) % _SLICE_BYTES
-    if beside:
+    extra = (len(stored) - FIGURES.size) % _SLICE_BYTES
+    if extra:
         batch = _BATCH.unpack_from(stored, FIGURES.size)
-        if beside != _BATCH.size:
+        if extra != _BATCH.size:
             spend = _BATCH.unpack_from(stored, FIGURES.size + _BATCH.size)
     return (*FIGURES.unpack_from(stored), *batch, *spend, 0.0)
 

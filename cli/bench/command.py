@@ -251,7 +251,7 @@ async def _run(plan: BenchPlan, url: str, model: str | None) -> BenchReport:
     progress = report.BenchProgress(bench.tally, plan.requests, plan.duration_s)
     watching = asyncio.create_task(progress.show())
     loading = asyncio.create_task(_load(plan, bench))
-    with suppress(ValueError, RuntimeError):  # signals are for a process's first thread alone
+    with suppress(ValueError, RuntimeError):  # only the main thread can handle signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, loading.cancel)
     try:
         await loading

@@ -88,7 +88,7 @@ class BenchRun:
                         continue
                     tasks.create_task(self._ask(request, request.at_s))
                     if wait_s <= 0:
-                        await asyncio.sleep(0)  # behind its times, it still lets answers be read
+                        await asyncio.sleep(0)  # lets responses be read even if the load is late
         finally:
             self._end()
 
@@ -139,7 +139,9 @@ class BenchRun:
             async with asyncio.timeout(self._timeout_s):
                 connection = connection or await self._endpoint.connect()
                 await connection.ask(wire, measured, gaps)
-                if was_idle and measured.code == CLOSED and not measured.output_tokens:  # closed as it was taken up
+                if (
+                    was_idle and measured.code == CLOSED and not measured.output_tokens
+                ):  # the server closed the idle connection
                     connection = await self._endpoint.connect()
                     await connection.ask(wire, measured, gaps)
         except OSError as error:

@@ -59,7 +59,7 @@ def _free_bytes() -> int:
     try:
         import psutil
 
-        machine = int(psutil.virtual_memory().available)  # what caches would give back counts as free
+        machine = int(psutil.virtual_memory().available)  # counts reclaimable caches as free
     except ImportError:
         pass
     try:

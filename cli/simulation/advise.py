@@ -135,7 +135,7 @@ def _check_attainable(rows: Sequence[TraceRow], question: Question) -> None:
 def players(question: Question, processes: int) -> Iterator[PlayAll]:
     """Yield a function that simulates cases in processes, under a progress bar on a terminal. Raises CommandError."""
     console = Console(stderr=True)
-    context = multiprocessing.get_context("spawn")  # threads of a progress bar are not to be forked
+    context = multiprocessing.get_context("spawn")  # the progress bar's threads must not be forked
     with (
         ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(question,)) as pool,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,

@@ -45,7 +45,7 @@ def record(
         addresses: list[str | None] = [*url] if url else [None]
         gateways = [stack.enter_context(connect(each)) for each in addresses]
         for gateway in gateways:
-            gateway.get("/traces", limit=1)  # who is not there now is told at once; who goes later is asked again
+            gateway.get("/traces", limit=1)  # an unavailable gateway fails now; later it is retried
         since_ms = 0.0 if everything else time.time() * 1e3
         target = stack.enter_context(_created(file))
         follower = Follower(gateways, target, since_ms=since_ms, most_bytes=max_mib * 2**20)
@@ -151,7 +151,7 @@ class Follower:
         try:
             at_ms = _decode(line).at_ms
         except msgspec.DecodeError:
-            at_ms = None  # a bad line is named by whoever reads the trace
+            at_ms = None  # the reader of the trace reports bad lines
         if (at_ms is not None and at_ms < self.since_ms) or self.target.tell() >= self.most_bytes:
             return
         if known.head and known.head != self._head:

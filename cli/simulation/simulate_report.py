@@ -79,7 +79,7 @@ def show(runs: Sequence[SimulatedLoad]) -> None:
 
 def _check_matplotlib() -> None:
     try:
-        import matplotlib.figure  # noqa: F401 - whether it is there
+        import matplotlib.figure  # noqa: F401 - checks that it is installed
     except ImportError:
         raise CommandError("plots need matplotlib: pip install 'fairlane[plots]'") from None
 

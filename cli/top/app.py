@@ -124,7 +124,7 @@ class TopApp(App[None]):
         asked = self.query_one("#filter", Input)
         asked.add_class("asked")
         asked.value = self._filtered
-        self.call_after_refresh(asked.focus)  # what is not shown yet takes no keys
+        self.call_after_refresh(asked.focus)  # a hidden widget cannot take the focus
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._filtered = event.value

@@ -25,6 +25,6 @@ def top(
                 raise
             raise CommandError(f"{error.name} is not installed: `fairlane top` needs fairlane[top]") from None
         address, key = address_and_key(url)
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where textual reads and draws
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):  # textual reads stdin and draws on stderr
             raise CommandError("top needs a terminal; programs can use `fairlane lanes -o json`")
         TopApp(address, lambda on_picture: Feed(address, key, on_picture, every).run()).run()

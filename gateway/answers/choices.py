@@ -165,7 +165,7 @@ class ChatAnswer(ChoicesAnswer):
         return {"message": message, "finish_reason": _finish(choice.finish_reason or "stop", len(said.calls))}
 
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
-        return chat_logprobs(self._model.text, token_ids, logprobs)  # chat tells no offsets
+        return chat_logprobs(self._model.text, token_ids, logprobs)  # chat has no offsets
 
 
 def _finish(reason: FinishReason | None, calls: int) -> str | None:

@@ -169,7 +169,7 @@ class CustomCall(FunctionCall):
         try:
             found = read_text(self.text)
         except ValueError:
-            return self.text  # cut short, or no JSON: as it is
+            return self.text  # truncated or not JSON: return it unchanged
         given = found.get(INPUT) if isinstance(found, dict) else None
         return given if isinstance(given, str) else self.text
 

@@ -95,7 +95,7 @@ class ResponseAnswer(AnswerBuilder):
         for chunk in chunks:
             if isinstance(chunk, TextChunk):
                 for _ in self._events(chunk):
-                    pass  # the items alone are of use
+                    pass  # only the items are needed
 
     def _opening(self) -> list[bytes]:
         """Return the first events of a stream, once."""

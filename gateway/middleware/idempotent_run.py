@@ -26,7 +26,7 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.insight.telemetry.context import traceparent
 from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, OwnedRun, Name, Seal
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.store.errors import STORE_ERRORS
 
 Headers = list[tuple[bytes, bytes]]

@@ -58,7 +58,7 @@ class ChatTemplate:
             # The template shows the reasoning effort to the model.
             self.reads_effort = "reasoning_effort" in read
             self._template = environment.from_string(source)
-            self._template.globals = dict(self._template.globals)  # jinja2's own is a chain, slow to copy each time
+            self._template.globals = dict(self._template.globals)  # jinja2 uses a ChainMap, which is slow to copy
         except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
             raise TemplateRefusal(f"the chat template cannot be compiled ({type(error).__name__})") from None
 

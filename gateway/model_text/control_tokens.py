@@ -78,7 +78,7 @@ def _without_added_tokens(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
     bare.pre_tokenizer = tokenizer.pre_tokenizer
     known = bare.get_vocab_size()
     size = 1 + max(bare.get_vocab().values(), default=-1)
-    bare.add_tokens([_alias() for _ in range(size - known)])  # new ids begin at the count of tokens, gaps or not
+    bare.add_tokens([_alias() for _ in range(size - known)])  # new ids start at the number of tokens, even with gaps
     return bare, size
 
 

@@ -64,7 +64,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         of_loop = isinstance(obj, MethodType) and isinstance(obj.__self__, LoopContext)
         if of_loop or isinstance(obj, (Macro, LoopContext)):
             return super().call(context, obj, *args, **kwargs)
-        for name in ("_loop_vars", "_block_vars"):  # what jinja2 passes along inside a loop or block
+        for name in ("_loop_vars", "_block_vars"):  # jinja2's internal arguments in loops and blocks
             kwargs.pop(name, None)
         if isinstance(obj, BuiltinMethodType):
             return _call_method(obj, args, kwargs)
@@ -187,9 +187,9 @@ def _tojson(
 _PASSING = """abs count d default dictsort first float int items last length list map max min reject rejectattr reverse
     select selectattr sort unique"""
 _FILTERS: Mapping[str, Callable[..., Value]] = {
-    **{name: stock.FILTERS[name] for name in _PASSING.split()},  # which make no text
+    **{name: stock.FILTERS[name] for name in _PASSING.split()},  # which produce no text
     **{name: taint.spoiling(stock.FILTERS[name]) for name in ("capitalize", "lower", "title", "upper")},
-    **dict.fromkeys(("e", "escape", "safe", "string"), as_text),  # a prompt is no HTML
+    **dict.fromkeys(("e", "escape", "safe", "string"), as_text),  # a prompt is not HTML
     "indent": taint.spoiling(_indent),
     "join": _join,
     "replace": _replace,

@@ -261,7 +261,7 @@ class TextModel:
 def _tokenizer(card: ModelCard) -> Tokenizer:
     try:
         return Tokenizer.from_str(card.tokenizer_json)
-    except Exception as error:  # the library raises bare Exception for whatever is wrong with the JSON
+    except Exception as error:  # the library raises a bare Exception for invalid JSON
         raise ValueError(f"the tokenizer of model card {card.model!r} cannot be read") from error
 
 

@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from fairlane.gateway.answers.chunks import AnswerChunk, ChunkConsumer, Progress, KeepAlive, KeepAliveSchedule, TextChunk
+from fairlane.gateway.answers.chunks import (
+    AnswerChunk,
+    ChunkConsumer,
+    KeepAlive,
+    KeepAliveSchedule,
+    Progress,
+    TextChunk,
+)
 from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TokenStream

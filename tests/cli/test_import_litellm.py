@@ -81,7 +81,7 @@ def check(command: Command, url: str, source: str) -> None:
         "it has no team",
         "are a pattern",
         "neither daily nor monthly",
-        "aliases of its own",
+        "has model aliases",
         "a session of LiteLLM's console",
     ):
         assert said in shown, said

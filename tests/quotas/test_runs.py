@@ -185,7 +185,7 @@ async def test_a_run_that_goes_on_and_never_ran_is_given_back_whole(house: House
     ],
 )
 def test_a_resumption_that_can_not_be_is_an_error(figures: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="fit"):
+    with pytest.raises(ValueError, match="inconsistent"):
         Resumption(**figures)
 
 

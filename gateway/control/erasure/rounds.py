@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fairlane.gateway.control.erasure.steps import ErasureSteps, PassResult
-from fairlane.quotas.erasure.listed import SETTLED_S, ErasureList, DeletedTenant
+from fairlane.quotas.erasure.listed import SETTLED_S, DeletedTenant, ErasureList
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)

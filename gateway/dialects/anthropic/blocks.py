@@ -2,14 +2,13 @@
 
 Other blocks (images, documents, output of Anthropic's own tools) are rejected by their position."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, json_text
 from fairlane.gateway.dialects.openai.wire import Unsupported
 
 # Of one call's input, as JSON.
@@ -59,13 +58,10 @@ def _as_json(given: object) -> str:
     """Convert a call's input to JSON."""
     if not isinstance(given, dict):
         raise PydanticCustomError("input", "must be an object")
-    try:
-        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):  # a large body's long lists of numbers are no lists here
-        raise PydanticCustomError("input", "holds a number out of range, or a long list of numbers") from None
+    text = json_text(given)
     if len(text) > MAX_INPUT_CHARS:
         raise PydanticCustomError("input", f"must have at most {MAX_INPUT_CHARS} characters as JSON")
-    return as_unicode(text)
+    return text
 
 
 class ToolUseBlock(Fields):

@@ -148,7 +148,7 @@ def _grammar(request: CheckRequest) -> str:
         schema = {}
     if schema is False:
         raise ValueError("no value matches the schema `false`")
-    schema.pop("x-guidance", None)  # llguidance's own options: how lenient it is, is not for a schema to say
+    schema.pop("x-guidance", None)  # llguidance's options must not come from a schema
     return LLMatcher.grammar_from_json_schema(
         with_any_of(schema), overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
     )

@@ -130,7 +130,7 @@ class _ResultCache:
 
     def keep(self, structure: Structure, result: CheckResult) -> None:
         loop, name = asyncio.get_running_loop(), _digest(structure)
-        if name in self._results:  # found twice at the same time
+        if name in self._results:  # checked twice concurrently
             self._drop(name)
         self._results[name] = result, loop.time()
         self.bytes += _size(result)
@@ -254,7 +254,7 @@ class _Child:
 
     async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
         """Return the result, or a fault if there is none. `begun` is called once the process is ready."""
-        for _ in range(2):  # a child that somebody else killed says nothing of the grammar
+        for _ in range(2):  # retry once, since the child may have been killed by something else
             try:
                 process = await self._running()
                 begun()

@@ -40,7 +40,7 @@ Value = tuple[str, object]
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema, or an equivalent one with some `oneOf` rewritten as `anyOf`."""
     text = json.dumps(schema, ensure_ascii=False)
-    if '"oneOf"' not in text or "/oneOf" in text:  # a reference into a union would point nowhere
+    if '"oneOf"' not in text or "/oneOf" in text:  # the rewrite would break a reference into a union
         return schema
     root: dict[str, Any] = json.loads(text)
     unions = _Unions(root)

@@ -1,5 +1,6 @@
 """Field types that all request bodies share."""
 
+import json
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -15,6 +16,15 @@ def as_unicode(text: str) -> str:
     if not is_unicode(text):
         raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate")
     return text
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON, or raise a pydantic error if JSON cannot hold it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # the reader of large bodies keeps long lists only of token ids
+        raise PydanticCustomError("json", "holds a number out of range, or a long list of numbers") from None
+    return as_unicode(text)
 
 
 def _as_flag(value: object) -> object:

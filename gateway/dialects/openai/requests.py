@@ -268,6 +268,6 @@ def draw_of(body: BaseModel) -> dict[str, Any]:
     stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
         stated |= {"top_p": 1.0, "top_k": 1}
-    elif stated.get("top_k") == -1:  # vLLM's, which keeps all
+    elif stated.get("top_k") == -1:  # vLLM's value for no limit
         stated["top_k"] = 0
     return {name: value for name, value in stated.items() if value is not None}

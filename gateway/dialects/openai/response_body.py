@@ -243,7 +243,7 @@ def _earlier(previous: bytes | None) -> list[GivenItem]:
     kept = read_kept(previous)
     try:
         return read_items([*kept.items, *kept.response["output"]])
-    except ValidationError:  # as a call without a name, where nothing but the model decided on it
+    except ValidationError:  # such as a call without a name by the model
         refused = invalid(
             "previous_response_id", "The stored response holds items that cannot be sent to a model again."
         )

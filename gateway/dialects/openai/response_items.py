@@ -268,7 +268,7 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
     Instructions at its beginning are one turn, `instructions` first, since templates take only one system turn there.
     """
     groups: list[list[Turn]] = [] if instructions is None else [[Turn(role="system", content=instructions)]]
-    stage = 0  # of the last group together
+    stage = 0  # of the last group
     for item in items:
         new = item.turn()
         roles = (groups[-1][0].role, new.role) if groups else ()

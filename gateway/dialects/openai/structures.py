@@ -2,14 +2,13 @@
 
 `response_format` is OpenAI's; `structured_outputs` and the older `guided_*` are vLLM's."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, choice_structure
-from fairlane.gateway.dialects.openai.fields import Fields, Off, Text, as_unicode
+from fairlane.gateway.dialects.openai.fields import Fields, Off, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -27,11 +26,7 @@ def _schema_text(schema: object) -> str:
             raise PydanticCustomError("schema", "must be a JSON schema, or text that holds one") from None
     if not isinstance(schema, dict | bool):
         raise PydanticCustomError("schema", "must be a JSON schema: an object")
-    try:
-        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):  # a large body's long lists of numbers are no lists here
-        raise PydanticCustomError("schema", "holds a number out of range, or a long list of numbers") from None
-    return _short(as_unicode(text))
+    return _short(json_text(schema))
 
 
 def _short(text: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -89,11 +89,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
     if parameters.get("type", "object") != "object":
         raise PydanticCustomError("schema", "must be the JSON schema of an object")
-    try:
-        text = json.dumps(parameters, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError):  # the reader of large bodies keeps token ids alone of their long lists
-        raise PydanticCustomError("schema", "holds a number out of range, or a long list of numbers") from None
-    as_unicode(text)
+    json_text(parameters)
     return {name: _with_lists(value) for name, value in parameters.items()}
 
 

@@ -54,7 +54,7 @@ def _joined(content: object) -> object:
 
 def _part(part: object) -> str:
     if isinstance(part, dict) and part.keys() == {"type", "refusal"} and isinstance(part["refusal"], str):
-        return part["refusal"]  # as an answer's content may hold it
+        return part["refusal"]  # a response's content may hold it
     if not isinstance(part, dict) or part.get("type") != "text":
         raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
     if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
@@ -150,7 +150,7 @@ class Message(Fields):
     reasoning: Text | None = None
     audio: Unsupported = None
     annotations: Unsupported = None
-    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's messages have it, and are sent back as they are
+    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM adds it to messages, which clients send back
 
 
 class GenerationBody(StructureFields):
@@ -243,7 +243,7 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
     try:
         raise refused
     finally:
-        del refused  # it has this frame in its traceback, and with it the fields, until the next collection otherwise
+        del refused  # breaks the reference cycle of its traceback, which would keep the fields alive
 
 
 def _first(error: ValidationError) -> ApiError:

@@ -80,7 +80,7 @@ class CallGrammar:
         if self._syntax.said is not None:
             answer, before, after = map(self._literal, self._syntax.said)
             rules = [f"{start} ({answer} text | ({before} text {after})? calls)", f"text: {text}"]
-        elif opening is None:  # the calls are the whole answer
+        elif opening is None:  # the calls are the whole response
             tag = self._syntax.open[0]
             tagged_calls = f" | {self._literal(tag)} calls" if tag in self._special else ""
             rules = [f"{start} (text | calls{tagged_calls})", f"text: {text}"]

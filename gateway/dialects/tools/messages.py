@@ -128,7 +128,7 @@ class MessageReader:
             self._place = _Place.REASONING
         else:
             self._place = _Place.CONTENT
-            if self._has_said:  # another message is another paragraph
+            if self._has_said:  # each message is a paragraph
                 self._delta.end_call()
                 self._delta.add_content("\n\n")
 

@@ -151,6 +151,6 @@ def test_large_conversations_are_rendered() -> None:
 def test_a_templates_own_words_are_told_only_where_they_quote_nothing() -> None:
     with pytest.raises(TemplateRefusal, match="rejects the messages: Only pairs, please"):
         render("{{ raise_exception('Only pairs, please') }}")
-    with pytest.raises(TemplateRefusal, match="refuses these messages") as refused:
+    with pytest.raises(TemplateRefusal, match="rejects these messages") as refused:
         render("{{ raise_exception('Not ' + messages[0].content) }}")
     assert "Hi" not in refused.value.reason

@@ -194,7 +194,7 @@ def test_a_broken_template_costs_only_chat() -> None:
 
     assert model.encode("Par")
     assert model.template_problem == "the chat template cannot be compiled (TemplateSyntaxError)"
-    with pytest.raises(ApiError, match="no chat template"):
+    with pytest.raises(ApiError, match="no usable chat template"):
         model.chat_prompt([Turn(role="user", content="hi")])
 
 

@@ -191,7 +191,7 @@ def test_a_model_that_knows_of_efforts_is_told_which() -> None:
 def test_an_effort_is_refused_by_its_name_where_the_model_knows_of_none() -> None:
     model = model_of("Qwen 3")
 
-    with pytest.raises(ApiError, match="does not know of efforts") as refused:
+    with pytest.raises(ApiError, match="has no reasoning efforts") as refused:
         model.chat_prompt([ASKED], (), Effort("high", "reasoning.effort"))
     assert refused.value.param == "reasoning.effort"
     for usual in (Effort("none"), Effort("medium"), Effort("high", None)):
