@@ -157,7 +157,12 @@ class Generate(Generic[Generation]):
         """Called when all output has arrived, before the response is ended."""
 
     async def _follow(
-        self, context: RequestContext, plan: Plan, request: LiveRequest, answer: AnswerBuilder, schedule: KeepAliveSchedule
+        self,
+        context: RequestContext,
+        plan: Plan,
+        request: LiveRequest,
+        answer: AnswerBuilder,
+        schedule: KeepAliveSchedule,
     ) -> None:
         if is_recording():
             context.notes["fairlane.class"] = plan.class_name(request.jobs)

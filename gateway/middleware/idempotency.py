@@ -26,7 +26,7 @@ from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedCha
 from fairlane.gateway.pipeline.bounds import Bounds
 from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
-from fairlane.quotas.idempotency import OwnedRun, Name, Seal
+from fairlane.quotas.idempotency import Name, OwnedRun, Seal
 
 # Set on every response except that of the request that ran.
 REPLAYED_HEADER = "idempotent-replayed"

@@ -101,9 +101,7 @@ class Conversation:
             message["tool_call_id"] = self._id(turn.tool_call_id)
         if turn.reasoning is not None and not self._reads_thinking:
             message["reasoning_content"] = turn.reasoning
-        elif turn.reasoning is not None and not (
-            turn.content and turn.tool_calls
-        ):  # gpt-oss accepts one
+        elif turn.reasoning is not None and not (turn.content and turn.tool_calls):  # gpt-oss accepts one
             message["thinking"] = turn.reasoning
         if turn.tool_calls:
             message["tool_calls"] = [

@@ -8,7 +8,7 @@ from fairlane.gateway.http.body_budget import BodyRoom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of every generation request, and the rhythm of a waiting stream."""
+    """Bounds of every generation request, and the keep-alive schedule of a waiting stream."""
 
     room: BodyRoom
     body_timeout_s: float
