@@ -107,7 +107,7 @@ def check(command: Command, url: str, source: str) -> None:
     assert owner(url, hashed(KEY)) is None
 
     again = command.run("import", "litellm", source, *TOKENS, "--apply")
-    assert "made 0 tenants and 0 keys; 2 keys were here already" in again.stderr
+    assert "made 0 tenants and 0 keys; 2 keys existed" in again.stderr
     assert [key["name"] for key in command.json("keys", "list", "team-search", "--json")] == ["search-prod"]
 
 
