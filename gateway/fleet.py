@@ -10,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fairlane.gateway.errors import fleet_unknown, not_found
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
-from fairlane.scheduler.queue.registry import CARD_TTL_MS, model_of
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, model_of
 from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.retry import every
 
@@ -29,30 +30,6 @@ REFRESH_EVERY_S = 0.5
 ASKED_AT_ONCE = 50
 # A picture of the fleet that is older than this says nothing about the present.
 STALE_AFTER_S = 5.0
-
-
-class Entry(Protocol):
-    """A model's newest card."""
-
-    @property
-    def queue(self) -> str: ...
-
-    @property
-    def card_sha256(self) -> str: ...
-
-
-class Registry(Protocol):
-    """The registry where workers announce themselves, as `scheduler.queue.registry.RedisRegistry` implements it."""
-
-    async def workers(self) -> list[WorkerStatus]: ...
-
-    async def models(self) -> Mapping[str, Entry]:
-        """Return all models announced in the last seven days, by name."""
-
-    async def queues(self) -> Mapping[str, str]:
-        """Return all queues that may hold jobs, and the sha256 of each one's card."""
-
-    async def card(self, sha256: str) -> ModelCard | None: ...
 
 
 Depths = Mapping[LaneName, LaneDepth]
@@ -114,7 +91,7 @@ class FleetCache:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: RedisRegistry,
         depths: Callable[[Collection[str]], Awaitable[Mapping[str, Depths]]],
         *,
         read: Callable[[ModelCard], TextModel] = TextModel,
@@ -248,29 +225,11 @@ class FleetCache:
         return self._texts[sha256]
 
 
-def _serving(newest: Entry, workers: Iterable[WorkerStatus]) -> tuple[str, str]:
+def _serving(newest: ModelEntry, workers: Iterable[WorkerStatus]) -> tuple[str, str]:
     """Return the queue and card to use for a model: the newest, unless all its workers serve an earlier card."""
     serving = [(worker.queue, worker.card_sha256) for worker in workers if not worker.draining]
     wanted = (newest.queue, newest.card_sha256)
     return wanted if wanted in serving or not serving else min(serving)
-
-
-class WorkerRegistry(Registry, Protocol):
-    """A registry that can also drain workers."""
-
-    async def drain(self, worker_id: str) -> bool:
-        """Stop the worker from taking jobs; False for an unknown worker."""
-
-    async def undrain(self, worker_id: str) -> bool:
-        """Let the worker take jobs again; False for an unknown worker."""
-
-
-class WatchedQueue(Protocol):
-    """One model's queue, as `scheduler.queue.redis_queue.RedisQueue` implements it."""
-
-    async def depths(self) -> Depths: ...
-
-    async def waiting(self, tenant: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +256,7 @@ async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) ->
 class StoredFleet:
     """The whole fleet, read from the store by every call. Every call may raise store errors."""
 
-    def __init__(self, registry: WorkerRegistry, fleet_cache: FleetCache, queue: Callable[[str], WatchedQueue]) -> None:
+    def __init__(self, registry: RedisRegistry, fleet_cache: FleetCache, queue: Callable[[str], RedisQueue]) -> None:
         self._registry = registry
         self._fleet_cache = fleet_cache
         self._queue = queue

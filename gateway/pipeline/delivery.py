@@ -5,19 +5,20 @@ second, sends a heartbeat, reclaims jobs of dead workers and deletes settled rec
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 from fairlane.gateway.errors import internal_error
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
-from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, Finished, TokenDelta
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
+from fairlane.scheduler.queue.types import JobState
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.connections import BLOCK_S
 from fairlane.store.errors import STORE_ERRORS
@@ -33,62 +34,12 @@ MANY_JOBS = 8
 GATHER_S = 0.001
 
 
-class JobQueue(Protocol):
-    """The queue operations of a gateway, as `scheduler.queue.redis_queue.RedisQueue` implements them.
-
-    Any call may raise STORE_ERRORS."""
-
-    async def put(
-        self,
-        message: Job,
-        *,
-        tenant_limit: int | None = None,
-        waited_ms: int = 0,
-        prefixes: bytes = b"",
-        generated: Sequence[Sequence[int]] = (),
-    ) -> Put:
-        """Enqueue a job, which may have waited elsewhere, or have tokens from an earlier run.
-
-        Return its place among its tenant's jobs, and whether it is guaranteed. `prefixes` are those of
-        `scheduler.queue.prefix_affinity.prefix_keys`. Raises LaneFull, TenantQueueFull, Unattainable."""
-
-    async def grant(self, job_id: str, granted_until: int) -> bool: ...
-
-    async def cancel(self, job_id: str) -> JobRecord | None:
-        """End a queued job or flag a running one. Return its record."""
-
-    async def record(self, job_id: str) -> JobRecord | None: ...
-
-    async def position(self, job_id: str) -> int | None:
-        """Return the place in the queue; None once a worker has the job."""
-
-    async def published(self, job_id: str) -> Published | None:
-        """Return the tokens of a job from which a new run can resume."""
-
-    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool: ...
-
-    async def forget(self, job_ids: Iterable[str]) -> None: ...
-
-    async def keep(self, until_ms: Mapping[str, int]) -> None:
-        """Keep the records of ended jobs until these times, in epoch ms of the store's clock."""
-
-    async def reclaim(self) -> int: ...
-
-    async def rouse(self) -> int:
-        """Wake all workers if a called one has not come. Return the ms until the next call is late, or 0."""
-
-    async def gateway_alive(self, gateway_id: str) -> None: ...
-
-    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
-        """Return the gateway's events after `last_id`, waiting up to `block_ms` for more."""
-
-
 @dataclass(slots=True)
 class Link:
     """The connections to one queue: one for calls, and one for the task that blocks in `read_events`."""
 
-    calls: JobQueue
-    reader: JobQueue
+    calls: RedisQueue
+    reader: RedisQueue
     close: Callable[[], Awaitable[None]]
 
 
@@ -148,7 +99,7 @@ class Dispatcher:
         """All jobs that are not settled yet, including those being settled."""
         return self._jobs
 
-    def queue(self, name: str) -> JobQueue:
+    def queue(self, name: str) -> RedisQueue:
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(name, self._open_link(name))

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -28,6 +27,8 @@ from fairlane.scheduler.admission.decide import Admitted, assess
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, ModelCard
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import QueueError, QueuePresence
 from fairlane.store.errors import STORE_ERRORS, StoreFailures
 from fairlane.store.retry import every
@@ -41,40 +42,16 @@ EMPTY_FOR_S = 60.0
 RETRY_AFTER_S = 0.1
 
 
-class OrphanQueue(Protocol):
-    """Operations on an orphaned queue, as `scheduler.queue.redis_queue.RedisQueue` implements them.
-
-    Any call may raise STORE_ERRORS."""
-
-    async def reclaim(self) -> int: ...
-
-    async def orphan(self, grace_ms: int) -> QueuePresence:
-        """Return the queue's state, after ending the jobs that cannot wait."""
-
-    async def withdraw(self, job_id: str, grace_ms: int) -> bool:
-        """Remove a job without tokens. Return whether the queue does not hold it."""
-
-
-class CardRegistry(Protocol):
-    """The registry of queues and cards, as `scheduler.queue.registry.RedisRegistry` implements it."""
-
-    async def card(self, sha256: str) -> ModelCard | None: ...
-
-    async def note_queue(self, queue: str, sha256: str) -> None: ...
-
-    async def drop_queue(self, queue: str) -> None: ...
-
-
 @dataclass(slots=True)
 class Orphans:
     """A background loop over the queues without workers."""
 
-    registry: CardRegistry
+    registry: RedisRegistry
     fleet_cache: FleetCache
     dispatcher: Dispatcher
     open_requests: AllOpenRequests
     # A queue by name, without opening a line.
-    calls: Callable[[str], OrphanQueue]
+    calls: Callable[[str], RedisQueue]
     # A worker's lease.
     lease_s: float
     grace_s: float
@@ -118,7 +95,7 @@ class Orphans:
                 if moved:
                     log.info("moved %d requests from %s, which has no workers, to a newer card", moved, name)
 
-    async def _help(self, job: LiveJob, queue: OrphanQueue, card: ModelCard | None) -> bool:
+    async def _help(self, job: LiveJob, queue: RedisQueue, card: ModelCard | None) -> bool:
         message, waits = job.message, job.finished is None and not job.settled
         if message is None or not waits or job.begun:
             return False

@@ -5,36 +5,14 @@ Each gateway reports the requests it has open in a queue once a round while ther
 the reports of IDLE_PER_ROUND other queues, in turn. So the first request to a queue that was idle here may see sums
 that are up to (idle queues / IDLE_PER_ROUND) rounds old, for one round."""
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
-from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.queue.registry import AllDepths
-from fairlane.scheduler.queue.types import LaneDepth, ReportExchange
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import AllDepths, RedisRegistry
 
 IDLE_PER_ROUND = 4
-
-
-class Queue(Protocol):
-    """One model's queue, as `scheduler.queue.redis_queue.RedisQueue` implements it."""
-
-    async def depths(self) -> Mapping[LaneName, LaneDepth]: ...
-
-    async def exchange_reports(
-        self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
-    ) -> ReportExchange:
-        """Publish this gateway's open requests and return the latest reports of the others."""
-
-
-class DepthsBoard(Protocol):
-    """Publishes depths of all queues, as `scheduler.queue.registry.RedisRegistry` does."""
-
-    async def depths(self) -> AllDepths:
-        """Return the published depths; empty if they are too old."""
-
-    async def show_depths(self, depths: AllDepths) -> None: ...
 
 
 class QueueWatch:
@@ -43,8 +21,8 @@ class QueueWatch:
     def __init__(
         self,
         gateway_id: str,
-        queue: Callable[[str], Queue],
-        board: DepthsBoard,
+        queue: Callable[[str], RedisQueue],
+        board: RedisRegistry,
         open_requests: AllOpenRequests,
         *,
         is_elected: Callable[[], bool],

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from fairlane.gateway.errors import ApiError, tenant_deleted
 from fairlane.gateway.fleet import FleetCache
@@ -22,7 +21,7 @@ from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.settlement import recorded
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest, job_ids, total
 from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
-from fairlane.quotas.tenants import Tenant
+from fairlane.quotas.tenants import Tenant, TenantStore
 from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS, StoreFailures
 from fairlane.store.retry import every
@@ -38,12 +37,6 @@ REAP_BATCH = 500
 RENEW_BATCH = 500
 
 
-class Tenants(Protocol):
-    """Looks up tenants, as `quotas.tenants.TenantStore` does."""
-
-    async def get(self, tenant_id: str) -> Tenant | None: ...
-
-
 async def _unheard(lapsed: Lapsed, charge: Charge) -> None: ...
 
 
@@ -53,7 +46,7 @@ class Reaper:
     def __init__(
         self,
         quotas: QuotaStore,
-        tenants: Tenants,
+        tenants: TenantStore,
         dispatcher: Dispatcher,
         fleet_cache: FleetCache,
         *,

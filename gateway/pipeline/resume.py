@@ -21,12 +21,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fairlane.gateway.model_text.tokenizer import TokenStream
-from fairlane.gateway.pipeline.delivery import Dispatcher, JobQueue
+from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.settlement import recorded
 from fairlane.gateway.request.live_request import LiveJob, job_ids, total
 from fairlane.quotas.store import Once, QuotaStore, Resumption
 from fairlane.scheduler.planner.sequence import finish_reason
 from fairlane.scheduler.protocol.messages import Finished, FinishReason, Job, Outcome, TokenDelta
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
     return is_over
 
 
-async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | None:
+async def _ended(queue: RedisQueue, job_id: str, until_s: float) -> JobRecord | None:
     """Cancel a job and return its record once it has ended, or as of `until_s` on the loop's clock."""
     loop, record = asyncio.get_running_loop(), await queue.cancel(job_id)
     while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:

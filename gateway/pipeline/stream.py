@@ -20,12 +20,12 @@ from fairlane.gateway.answers.chunks import (
 from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TokenStream
-from fairlane.gateway.pipeline.delivery import JobQueue
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import Choice, Fault, LiveJob, LiveRequest, News
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS
 
@@ -36,7 +36,7 @@ class TokenEvents:
 
     request: LiveRequest
     # Returns a queue by name: a job may change its queue before its first token.
-    queue: Callable[[str], JobQueue]
+    queue: Callable[[str], RedisQueue]
     settlements: Settlements
     # Makes a reader for the tokens of one choice.
     reader: Callable[[], TokenStream]

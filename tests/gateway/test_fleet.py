@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 import pytest
@@ -14,7 +15,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import ASKED_AT_ONCE, Depths, FleetCache, StoredFleet
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
-from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, queue_name
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, queue_name
 from fairlane.scheduler.queue.types import LaneDepth
 from tests.support.counted import bytecodes
 from tests.support.gateway.cards import byte_level_card, metaspace_card
@@ -75,7 +77,7 @@ async def no_depths(names: Collection[str]) -> dict[str, Depths]:
 
 async def looked(registry: HandRegistry, now: list[float] | None = None) -> FleetCache:
     clock = now if now is not None else [100.0]
-    fleet_cache = FleetCache(registry, no_depths, clock=lambda: clock[0])
+    fleet_cache = FleetCache(cast(RedisRegistry, registry), no_depths, clock=lambda: clock[0])
     await fleet_cache.refresh()
     return fleet_cache
 
@@ -214,10 +216,14 @@ class ToldRegistry(HandRegistry):
     undrain = drain
 
 
+def stored_fleet(registry: HandRegistry, cache: FleetCache, queue: HandQueue) -> StoredFleet:
+    return StoredFleet(cast(RedisRegistry, registry), cache, lambda _: cast(RedisQueue, queue))
+
+
 async def test_what_waits_for_one_model_is_asked_apart_over_all_its_cards() -> None:
     other = msgspec.structs.replace(worker(BROKEN), model="other", queue=queue_name("other", BROKEN))
     registry = ToldRegistry(alive=[worker(OLD), worker(NEW), other])
-    fleet = StoredFleet(registry, await looked(registry), lambda _: HandQueue(LaneDepth(2, 500, 30)))
+    fleet = stored_fleet(registry, await looked(registry), HandQueue(LaneDepth(2, 500, 30)))
 
     assert (await fleet.depths())[LaneName.LATENCY] == LaneDepth(6, 500, 90)
     assert (await fleet.depths("tiny"))[LaneName.LATENCY] == LaneDepth(4, 500, 60)
@@ -231,7 +237,7 @@ async def test_a_gateway_that_knows_no_fleet_yet_denies_no_model() -> None:
     now[0] += 60
 
     with pytest.raises(ApiError) as raised:
-        await StoredFleet(registry, cache, lambda _: HandQueue(LaneDepth(0, 0))).depths("nobody")
+        await stored_fleet(registry, cache, HandQueue(LaneDepth(0, 0))).depths("nobody")
 
     assert raised.value.status == 503
 
@@ -296,7 +302,7 @@ class CountedQueue(HandQueue):
 @pytest.mark.parametrize("call", ["waiting", "depths", "open_requests"])
 async def test_many_queues_are_asked_together_within_a_bound(call: str) -> None:
     registry, queue = ManyModels(ASKED_AT_ONCE + 5), CountedQueue(LaneDepth(1, 1, 1))
-    fleet = StoredFleet(ToldRegistry(), await looked(registry), lambda _: queue)
+    fleet = stored_fleet(ToldRegistry(), await looked(registry), queue)
     CountedQueue.most = 0
 
     match call:

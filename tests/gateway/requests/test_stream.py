@@ -11,13 +11,13 @@ from fairlane.gateway.answers.chunks import AnswerChunk, KeepAliveSchedule, Prog
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
-from fairlane.gateway.pipeline.delivery import JobQueue
 from fairlane.gateway.pipeline.settlement import Settlements
 from fairlane.gateway.pipeline.stream import TokenEvents
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
+from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.one_job import job
 
@@ -66,7 +66,7 @@ def generation_of(
 ) -> TokenEvents:
     return TokenEvents(
         request=airborne.request,
-        queue=lambda _: cast(JobQueue, None),
+        queue=lambda _: cast(RedisQueue, None),
         settlements=cast(Settlements, settlements),
         reader=partial(TokenStream, text, stop),
         service_level=TERMS,
@@ -123,7 +123,7 @@ class Third:
 async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
     airborne, slow = job(), Slow()
     events = generation_of(airborne, TextModel(byte_level_card()))
-    events.queue, events.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
+    events.queue, events.eta_ms = lambda _: cast(RedisQueue, Third()), 60_000.0
     events.still_waits_ms = lambda _, place: 700.5 * place
     running = asyncio.create_task(events.run(slow, KeepAliveSchedule(first_s=0.0, every_s=1.0)))
     await slow.behind.wait()
