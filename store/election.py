@@ -37,7 +37,7 @@ class Election:
         is_fit: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name` is unique to this process. It stands only while `is_fit` returns that it can do the work."""
+        """`name` is unique to this process. It is a candidate only while `is_fit` returns true."""
         self._client = client
         self._key, self._name = key, name
         self._lease_s = lease_s

@@ -13,7 +13,7 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
 from fairlane.worker.reports import ByGateway, token_runs
 
-# Events kept while the store is away, about a minute's on a small machine. Beyond it the engine stops stepping.
+# Events kept while the store is away, about a minute's on a small machine. With more, the engine stops stepping.
 MOST_EVENTS = 32_768
 
 # Takes the gateway, publications and a serial number, which a retry repeats; returns the ids of refused jobs.

@@ -29,7 +29,7 @@ template <typename T> struct Call {
 };
 
 // A buffer aligned to cache lines: a vector read across two lines takes twice as long.
-class Room {
+class AlignedBuffer {
  public:
   template <typename T> T* of(size_t count) {
     memory_.resize(count * sizeof(T) + LINE);
@@ -44,14 +44,14 @@ class Room {
 // A thread's buffers, kept between tiles.
 struct Scratch {
   std::vector<int64_t> lines;  // offset of each position's key; padded with the last one's
-  Room queries, scores, factors, sums;
+  AlignedBuffer queries, scores, factors, sums;
 };
 
 // Inputs per 4-byte word.
 template <typename T> constexpr int64_t APART = sizeof(float) / sizeof(T);
 
 // Transposes 16 words of 16 keys: one vector of all keys per word. Prefetches keys and values AHEAD.
-template <typename T> void turn_keys(const T* keys, int64_t page, const int64_t* lines, int64_t word, Of<16>::Bits (&square)[16]) {
+template <typename T> void transpose_keys(const T* keys, int64_t page, const int64_t* lines, int64_t word, Of<16>::Bits (&square)[16]) {
 #pragma GCC unroll 16
   for (int j = 0; j < 16; ++j) {
     std::memcpy(&square[j], keys + lines[j] + word * APART<T>, sizeof square[j]);
@@ -63,12 +63,12 @@ template <typename T> void turn_keys(const T* keys, int64_t page, const int64_t*
 }
 
 // Copies 32 keys into a tile: for each channel, or pair of channels, the positions side by side.
-template <typename T, int D> void lay_keys(const T* keys, int64_t page, const int64_t* lines, T* tile) {
+template <typename T, int D> void tile_keys(const T* keys, int64_t page, const int64_t* lines, T* tile) {
   if constexpr (D % (16 * APART<T>) == 0) {
     for (int64_t half = 0; half < TILE_OUTPUTS; half += 16)
       for (int64_t word = 0; word < D / APART<T>; word += 16) {
         Of<16>::Bits square[16];
-        turn_keys(keys, page, lines + half, word, square);
+        transpose_keys(keys, page, lines + half, word, square);
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i)
           std::memcpy(tile + ((word + i) * TILE_OUTPUTS + half) * APART<T>, &square[i], sizeof square[i]);
@@ -80,7 +80,7 @@ template <typename T, int D> void lay_keys(const T* keys, int64_t page, const in
 }
 
 // Copies the values of a position, or a pair, into tiles [ceil(D / 32)] of 32 channels, `apart` from each other.
-template <typename T, int D> inline void lay_values(const T* values, const int64_t* lines, T* tiles, int64_t apart) {
+template <typename T, int D> inline void tile_values(const T* values, const int64_t* lines, T* tiles, int64_t apart) {
 #pragma GCC unroll 4
   for (int d = 0; d < D; d += TILE_OUTPUTS) {
     T* to = tiles + d / TILE_OUTPUTS * apart;
@@ -101,9 +101,9 @@ void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, 
   alignas(64) T tile[TILE_OUTPUTS * D];
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   for (int64_t start = 0; start < padded; start += TILE_OUTPUTS) {
-    lay_keys<T, D>(keys, page, lines + start, tile);
+    tile_keys<T, D>(keys, page, lines + start, tile);
     in_parts(count, [&](int64_t first, int64_t size) {
-      PRODUCTS<T, Beside::NOTHING>[size - 1](queries + first * D, D, tile, D, sums, {});
+      PRODUCTS<T, Extra::NOTHING>[size - 1](queries + first * D, D, tile, D, sums, {});
       for (int64_t r = 0; r < size; ++r)
         for (int half = 0; half < TILE_OUTPUTS; half += 16)
           store<16>(scores + (first + r) * padded + start + half, load<16>(sums + r * TILE_OUTPUTS + half) * scaling);
@@ -112,7 +112,7 @@ void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, 
 }
 
 // Converts scores [0, context) in place to weights of type T, zero up to `padded`; returns the inverse of their sum.
-template <typename T> float soften(float* scores, int64_t context, int64_t padded) {
+template <typename T> float softmax(float* scores, int64_t context, int64_t padded) {
   constexpr int W = 16;
   const int64_t whole = (context + W - 1) / W * W;
   for (int64_t j = context; j < whole; ++j) scores[j] = -std::numeric_limits<float>::infinity();
@@ -142,10 +142,10 @@ void gather(const T* values, const int64_t* lines, const T* weights, int64_t str
   for (int64_t start = 0; start < padded; start += TOGETHER) {
     const int64_t known = std::min(TOGETHER, padded - start);
     for (int64_t j = 0; j < known; j += APART<T>)
-      lay_values<T, D>(values, lines + start + j, tiles + j * TILE_OUTPUTS, TILE);
+      tile_values<T, D>(values, lines + start + j, tiles + j * TILE_OUTPUTS, TILE);
     for (int64_t tile = 0; tile < TILES; ++tile)
       in_parts(count, [&](int64_t first, int64_t size) {
-        PRODUCTS<T, Beside::ADD>[size - 1](
+        PRODUCTS<T, Extra::ADD>[size - 1](
             weights + first * stride + start, stride, tiles + tile * TILE, known, sums + (tile * count + first) * TILE_OUTPUTS, {});
       });
   }
@@ -160,7 +160,7 @@ template <typename T, int D, int R> struct Few {
       Vec16 sums[R] = {};
       for (int64_t word = 0; word < D / APART<T>; word += 16) {
         Of<16>::Bits square[16];
-        turn_keys(keys, page, lines + start, word, square);
+        transpose_keys(keys, page, lines + start, word, square);
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i)
 #pragma GCC unroll 4
@@ -174,8 +174,8 @@ template <typename T, int D, int R> struct Few {
     Vec16 sums[R][D / 16] = {};
     for (int64_t j = 0; j < padded; j += APART<T>) {
       alignas(64) T line[D * APART<T>];
-      lay_values<T, D>(values, lines + j, line, TILE_OUTPUTS * APART<T>);
-      for (int64_t i = 0; i < APART<T>; ++i) fetch<T, D>(values + lines[j + i + AHEAD]);
+      tile_values<T, D>(values, lines + j, line, TILE_OUTPUTS * APART<T>);
+      for (int64_t i = 0; i < APART<T>; ++i) prefetch<T, D>(values + lines[j + i + AHEAD]);
 #pragma GCC unroll 8
       for (int d = 0; d < D / 16; ++d) {
         Of<16>::Bits part;
@@ -220,8 +220,8 @@ template <typename T, int D> void attend_tile(const Call<T>& call, Scratch& s, c
       lines[position++] = table[block] * call.block_stride + slot * call.kv_heads * D;
   std::fill(lines + context, lines + padded + AHEAD, lines[context - 1]);
   for (int64_t position = 0; position < std::min(context, AHEAD); ++position) {
-    fetch<T, D>(keys + lines[position]);
-    fetch<T, D>(keys + lines[position] + call.page);
+    prefetch<T, D>(keys + lines[position]);
+    prefetch<T, D>(keys + lines[position] + call.page);
   }
   T* queries = s.queries.of<T>(count * D);
   for (int64_t token = 0; token < tokens; ++token)
@@ -233,7 +233,7 @@ template <typename T, int D> void attend_tile(const Call<T>& call, Scratch& s, c
     score<T, D>(keys, call.page, lines, queries, count, padded, call.scaling, scores);
   float* factors = s.factors.of<float>(count);
   for (int64_t q = 0; q < count; ++q)
-    factors[q] = soften<T>(scores + q * padded, context - tokens + 1 + q / group, padded);
+    factors[q] = softmax<T>(scores + q * padded, context - tokens + 1 + q / group, padded);
   constexpr int64_t TILES = (D + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
   float* sums = s.sums.of<float>(TILES * count * TILE_OUTPUTS);
   const T *values = keys + call.page, *weights = reinterpret_cast<const T*>(scores);

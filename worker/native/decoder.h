@@ -106,12 +106,12 @@ template <typename T, typename W> class Forward {
   }
 
   // Quantises a row for 8-bit weights.
-  void ready(int64_t row, const T* from, int64_t inputs) {
+  void quantise(int64_t row, const T* from, int64_t inputs) {
     if constexpr (!IS_OF_ONE_TYPE) as_bytes(&w.bytes[row * Rows<W>::stride(inputs)], from + row * inputs, inputs);
   }
 
-  void ready_all(Phases& phases, const T* from, int64_t count, int64_t inputs) {
-    if constexpr (!IS_OF_ONE_TYPE) phases.share(count, [&](int64_t row) { ready(row, from, inputs); });
+  void quantise_all(Phases& phases, const T* from, int64_t count, int64_t inputs) {
+    if constexpr (!IS_OF_ONE_TYPE) phases.share(count, [&](int64_t row) { quantise(row, from, inputs); });
   }
 
   Rows<W> rows_of(const std::vector<T>& from) const {
@@ -130,14 +130,14 @@ template <typename T, typename W> class Forward {
         put(&w.states[row * width], tile, width, sums);
       });
     });
-    phases.share(s.tokens, [&](int64_t token) { turn(token, l, attention); });
+    phases.share(s.tokens, [&](int64_t token) { rotate(token, l, attention); });
     phases.share(tiles.size(), [&](int64_t tile) { attend_one(attention, scratch, tiles[tile]); });
     int64_t rows = s.tokens;
     if (index == m.layer_count - 1) {  // after the cache is written, only sampled tokens matter
       rows = s.samples;
       phases.share(1, [&](int64_t) { keep_sampling(); });
     }
-    ready_all(phases, w.attended.data(), rows, m.heads * m.head_dim);
+    quantise_all(phases, w.attended.data(), rows, m.heads * m.head_dim);
     phases.share_runs(l.output.count(), [&](int64_t tile) { add(l.output, tile, rows_of(w.attended), rows); });
     phases.share(rows, [&](int64_t token) { norm(token, l.mlp_norm); });
     phases.share_runs(l.gate_up.count(), [&](int64_t tile) {
@@ -145,7 +145,7 @@ template <typename T, typename W> class Forward {
         store<16>(&w.activated[row * inner + tile * 16], silu(load<16>(sums)) * load<16>(sums + 16));
       });
     });
-    ready_all(phases, w.activated.data(), rows, inner);
+    quantise_all(phases, w.activated.data(), rows, inner);
     phases.share_runs(l.down.count(), [&](int64_t tile) { add(l.down, tile, rows_of(w.activated), rows); });
   }
 
@@ -163,7 +163,7 @@ template <typename T, typename W> class Forward {
 
   void norm(int64_t token, const Norm& by) {
     normalise(&w.normed[token * m.hidden], &w.hidden[token * m.hidden], by, m.hidden);
-    ready(token, w.normed.data(), m.hidden);
+    quantise(token, w.normed.data(), m.hidden);
   }
 
   static void put(float* line, int64_t tile, int64_t width, const float* sums) {
@@ -180,7 +180,7 @@ template <typename T, typename W> class Forward {
   }
 
   // Rotates a token's queries and keys by its position, and writes keys and values to their slots.
-  void turn(int64_t token, const Layer<W>& l, const Call<T>& to) {
+  void rotate(int64_t token, const Layer<W>& l, const Call<T>& to) {
     const int64_t D = m.head_dim, half = D / 2, line = m.kv_heads * D;
     float* states = &w.states[token * (both + m.kv_heads) * D];
     const float *cosines = s.cosines + s.positions[token] * half, *sines = s.sines + s.positions[token] * half;

@@ -47,13 +47,13 @@ template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
 }
 
 // The additional work of a product: prefetch the same weights ahead, prefetch later ones, or add to existing sums.
-enum class Beside { NOTHING, STREAM, FETCH, ADD };
+enum class Extra { NOTHING, STREAM, FETCH, ADD };
 
 // Initialises the sums.
-template <int R, Beside BESIDE> inline void begin(Vec16 (&sums)[R][2], const float* out) {
+template <int R, Extra EXTRA> inline void begin(Vec16 (&sums)[R][2], const float* out) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) sums[r][half] = BESIDE == Beside::ADD ? load<16>(out + r * TILE_OUTPUTS + half * 16) : Vec16{};
+    for (int half = 0; half < 2; ++half) sums[r][half] = EXTRA == Extra::ADD ? load<16>(out + r * TILE_OUTPUTS + half * 16) : Vec16{};
 }
 
 template <int R> inline void finish(const Vec16 (&sums)[R][2], float* out) {
@@ -86,30 +86,30 @@ inline Of<16>::Int added(Of<16>::Int sums, const int8_t* row, Of<16>::Bits weigh
 }
 
 // The prefetch position during a product; it advances by `step` bytes per word of inputs.
-struct Soon {
+struct Prefetch {
   const char* at;
   int64_t step;
 };
 
-template <Beside BESIDE> inline void ask(const void* tile, Soon& soon) {
-  if constexpr (BESIDE == Beside::STREAM) {  // bypasses the outer caches: it is read once
-    const char* ahead = static_cast<const char*>(tile) + STREAM_AHEAD;
-    __builtin_prefetch(ahead, 0, 0);
-    __builtin_prefetch(ahead + LINE / 2, 0, 0);
+template <Extra EXTRA> inline void prefetch_weights(const void* tile, Prefetch& ahead) {
+  if constexpr (EXTRA == Extra::STREAM) {  // bypasses the outer caches: it is read once
+    const char* next = static_cast<const char*>(tile) + STREAM_AHEAD;
+    __builtin_prefetch(next, 0, 0);
+    __builtin_prefetch(next + LINE / 2, 0, 0);
   }
-  if constexpr (BESIDE == Beside::FETCH) {
-    __builtin_prefetch(soon.at, 0, 2);
-    __builtin_prefetch(soon.at + soon.step / 2, 0, 2);
-    soon.at += soon.step;
+  if constexpr (EXTRA == Extra::FETCH) {
+    __builtin_prefetch(ahead.at, 0, 2);
+    __builtin_prefetch(ahead.at + ahead.step / 2, 0, 2);
+    ahead.at += ahead.step;
   }
 }
 
 // Adds the products of inputs [first, end), which start at `rows`, to the sums of R rows with one tile.
-template <typename T, int R, Beside BESIDE, typename Sums>
-inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride, const T* tile, int64_t first, int64_t end, Soon& soon) {
+template <typename T, int R, Extra EXTRA, typename Sums>
+inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride, const T* tile, int64_t first, int64_t end, Prefetch& ahead) {
   for (int64_t k = first; k < end; k += sizeof(float) / sizeof(T)) {
     const T* line = tile + k * TILE_OUTPUTS;
-    ask<BESIDE>(line, soon);
+    prefetch_weights<EXTRA>(line, ahead);
     Of<16>::Bits low, high;
     std::memcpy(&low, line, sizeof low);
     std::memcpy(&high, line + TILE_OUTPUTS * sizeof(float) / sizeof(T) / 2, sizeof high);
@@ -124,14 +124,14 @@ inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride
 
 // Computes sums [R, 32] of R rows with one tile. With int8 weights the sums are in units of the weights' scales, and too
 // large by 128 times the sum of the inputs.
-template <typename T, int R, Beside BESIDE>
-void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
+template <typename T, int R, Extra EXTRA>
+void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Prefetch ahead) {
   Vec16 sums[R][2];
-  begin<R, BESIDE>(sums, out);
+  begin<R, EXTRA>(sums, out);
   if constexpr (std::is_same_v<T, Int8>) {
     for (int64_t first = 0; first < inputs; first += GROUP, rows += RECORD) {
       Of<16>::Int steps[R][2] = {};
-      add_inputs<T, R, BESIDE>(steps, rows + sizeof(float), stride, tile, first, std::min(first + GROUP, inputs), soon);
+      add_inputs<T, R, EXTRA>(steps, rows + sizeof(float), stride, tile, first, std::min(first + GROUP, inputs), ahead);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         float scale;
@@ -140,16 +140,16 @@ void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t input
       }
     }
   } else {
-    add_inputs<T, R, BESIDE>(sums, rows, stride, tile, 0, inputs, soon);
+    add_inputs<T, R, EXTRA>(sums, rows, stride, tile, 0, inputs, ahead);
   }
   finish<R>(sums, out);
 }
 
-template <typename T> using Product = void (*)(const Number<T>*, int64_t, const T*, int64_t, float*, Soon);
-template <typename T, Beside BESIDE> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
-    product<T, 1, BESIDE>, product<T, 2, BESIDE>, product<T, 3, BESIDE>, product<T, 4, BESIDE>,
-    product<T, 5, BESIDE>, product<T, 6, BESIDE>, product<T, 7, BESIDE>, product<T, 8, BESIDE>,
-    product<T, 9, BESIDE>, product<T, 10, BESIDE>, product<T, 11, BESIDE>, product<T, 12, BESIDE>};
+template <typename T> using Product = void (*)(const Number<T>*, int64_t, const T*, int64_t, float*, Prefetch);
+template <typename T, Extra EXTRA> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
+    product<T, 1, EXTRA>, product<T, 2, EXTRA>, product<T, 3, EXTRA>, product<T, 4, EXTRA>,
+    product<T, 5, EXTRA>, product<T, 6, EXTRA>, product<T, 7, EXTRA>, product<T, 8, EXTRA>,
+    product<T, 9, EXTRA>, product<T, 10, EXTRA>, product<T, 11, EXTRA>, product<T, 12, EXTRA>};
 
 // Splits rows into parts that are multiplied together, and calls `work(first, size)` for each.
 template <typename Work> void in_parts(int64_t count, Work&& work) {
@@ -161,8 +161,8 @@ template <typename Work> void in_parts(int64_t count, Work&& work) {
 }
 
 // Converts a row's sums to results, in place.
-template <typename T> inline void settle(const Weights<T>&, int64_t, const Number<T>*, float*) {}
-inline void settle(const Weights<Int8>& weights, int64_t number, const int8_t* row, float* found) {
+template <typename T> inline void rescale(const Weights<T>&, int64_t, const Number<T>*, float*) {}
+inline void rescale(const Weights<Int8>& weights, int64_t number, const int8_t* row, float* found) {
   float excess;
   std::memcpy(&excess, row + Rows<Int8>::stride(weights.inputs) - sizeof excess, sizeof excess);
   for (int64_t i = 0; i < TILE_OUTPUTS; i += 16)
@@ -176,16 +176,16 @@ void multiply(const Weights<T>& weights, int64_t number, const Rows<T>& rows, in
   const T* tile = weights.tile(number);
   const int64_t stride = Rows<T>::stride(weights.inputs);
   // The tile that this thread computes next, or the start of the following weights.
-  Soon soon{reinterpret_cast<const char*>(weights.tile(number + 1)), LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
-  const Product<T>* products = count <= STREAM_ROWS ? PRODUCTS<T, Beside::STREAM>
-                               : count <= MANY_ROWS ? PRODUCTS<T, Beside::FETCH>
-                                                    : PRODUCTS<T, Beside::NOTHING>;
+  Prefetch ahead{reinterpret_cast<const char*>(weights.tile(number + 1)), LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
+  const Product<T>* products = count <= STREAM_ROWS ? PRODUCTS<T, Extra::STREAM>
+                               : count <= MANY_ROWS ? PRODUCTS<T, Extra::FETCH>
+                                                    : PRODUCTS<T, Extra::NOTHING>;
   in_parts(count, [&](int64_t first, int64_t size) {
-    products[size - 1](rows.at + first * stride, stride, tile, weights.inputs, sums, soon);
-    soon.at += soon.step * (weights.inputs * sizeof(T) / sizeof(float));
+    products[size - 1](rows.at + first * stride, stride, tile, weights.inputs, sums, ahead);
+    ahead.at += ahead.step * (weights.inputs * sizeof(T) / sizeof(float));
     for (int64_t r = 0; r < size; ++r) {
       float* found = sums + r * TILE_OUTPUTS;
-      settle(weights, number, rows.at + (first + r) * stride, found);
+      rescale(weights, number, rows.at + (first + r) * stride, found);
       if (weights.bias)
         for (int i = 0; i < TILE_OUTPUTS; ++i) found[i] += weights.bias[number * TILE_OUTPUTS + i];
       take(first + r, found);

@@ -53,8 +53,8 @@ class Phases {
   // prefetching, and then helps with the others' runs.
   template <typename Work> void share_runs(int64_t pieces, Work&& work) {
     int64_t done = 0;
-    for (int64_t turn = 0; turn < threads_; ++turn) {
-      const int64_t run = (thread_ + turn) % threads_;
+    for (int64_t rotate = 0; rotate < threads_; ++rotate) {
+      const int64_t run = (thread_ + rotate) % threads_;
       done += take(run, run * pieces / threads_, (run + 1) * pieces / threads_, work);
     }
     wait(pieces, done);

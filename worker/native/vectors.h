@@ -133,7 +133,7 @@ inline void zip(Bfloat16* to, const Bfloat16* even, const Bfloat16* odd) {
 }
 
 // Prefetches a key or value: the hardware cannot predict the next block.
-template <typename T, int D> inline void fetch(const T* line) {
+template <typename T, int D> inline void prefetch(const T* line) {
   for (size_t byte = 0; byte < D * sizeof(T); byte += 64) __builtin_prefetch(reinterpret_cast<const char*>(line) + byte);
 }
 

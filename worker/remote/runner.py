@@ -276,7 +276,7 @@ def _ends_stream(event: Preempted | Resumed | Paused) -> bool:
 
 
 def _seed(seed: int, choice: int, so_far: int) -> int:
-    """Return the seed of one run: a server starts its generator anew, and would draw the same for every choice."""
+    """Return the seed of one run: a server restarts its generator, and would draw the same for every choice."""
     if not (choice or so_far):
         return seed
     words = hashlib.sha256(f"{seed} {choice} {so_far}".encode()).digest()
