@@ -76,7 +76,6 @@ class Cluster(Generic[Node]):
         return None if address is None else self._nodes[address]
 
     async def find(self, slot: int) -> Node:
-        """Return the node that holds a slot, reading the slot map first if necessary. Raises redis.RedisError."""
         if not self._nodes:
             self.refresh()
             if self._reading is not None and not self._is_lost:
@@ -97,12 +96,10 @@ class Cluster(Generic[Node]):
         return self._node(address)
 
     def node_at(self, slot: int, host: str, port: int) -> Node:
-        """Return the node that an ASK reply names, without changing the slot map. `host` as for `moved`."""
         known = self._holders[slot]
         return self._node((host or (known[0] if known else ""), port))
 
     def key_of(self, node: Node, prefix: str) -> str:
-        """Return a name with this prefix that a node holds. Raises redis.ConnectionError if the node holds no slots."""
         if not any(self.holder(slot) is node for slot in range(REDIS_CLUSTER_HASH_SLOTS)):
             raise redis.ConnectionError("the node holds no slots")
         names = (f"{prefix}{number}" for number in itertools.count())

@@ -153,7 +153,6 @@ class ReadingRedis(BoundedRedis):
     async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
         self, streams: Mapping[str, str], count: int, block: int | None = None
     ) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-        """Return each stream's entries after an id, as soon as there are any or `block` milliseconds have passed."""
         waits = () if block is None else ("BLOCK", block)
         command = ("XREAD", "COUNT", count, *waits, "STREAMS", *streams, *streams.values())
         return [
@@ -182,7 +181,6 @@ def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Clien
 
 
 async def _connected(client: BoundedRedis) -> AbstractConnection:
-    """Open a connection with the pool's options, for a pipe. Raises TimeoutError."""
     pool = client.connection_pool
     connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
     try:

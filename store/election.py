@@ -61,6 +61,5 @@ class Election:
             self._until_s = asked_s + self._lease_s
 
     async def leave(self) -> None:
-        """Resign, so that another process can be elected at once. Raises what the client raises."""
         self._until_s = 0.0
         await _LEAVE.run(self._client, self._key, self._name)

@@ -19,7 +19,7 @@ class ScriptClient(Protocol):
     """The two calls that scripts need; `redis.asyncio.Redis` implements them."""
 
     def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
-        """Run a script that the store knows. Raises NoScriptError otherwise."""
+        ...
 
     def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
         ...

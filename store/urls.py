@@ -118,8 +118,6 @@ def parse_cluster_url(url: str) -> ClusterUrl:
 
 
 class _MasterPool(BlockingConnectionPool):
-    """A blocking variant of redis-py's SentinelConnectionPool: callers wait for a free connection."""
-
     is_master = True
     check_connection = False
 

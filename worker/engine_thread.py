@@ -146,7 +146,6 @@ class EngineThread:
         self._engine.runner.wake()
 
     def hold(self, held: bool) -> None:
-        """Stop stepping, or continue. Commands are applied either way."""
         with self._changed:
             self._held = held
             self._changed.notify()

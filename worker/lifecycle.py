@@ -88,7 +88,6 @@ class Lifecycle:
             self.move(Phase.DRAINING)
 
     def undrain(self) -> None:
-        """Take jobs again, unless the process is about to end."""
         if self.phase in (Phase.DRAINING, Phase.DRAINED):
             log.info("no longer draining: taking jobs again")
             self.move(Phase.SERVING if self.is_engine_up else Phase.ENGINE_AWAY)

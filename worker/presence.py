@@ -29,7 +29,6 @@ class Presence:
         status: Callable[[], WorkerStatus],
         lease_s: float,
     ) -> None:
-        """`status` returns the content of the next heartbeat."""
         self._registry = registry
         self._card = card
         self._link = link

@@ -279,7 +279,6 @@ class WorkerServer:
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait for the first of these, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -180,7 +180,6 @@ class KVCache:
             pin(self.host_pool)
 
     def row_layout(self, rows: Sequence[Row]) -> RowLayout:
-        """Return the rows' layout. The last one is cached, since a step needs it several times."""
         if self._row_layout is None or self._row_layout[0] is not rows:
             self._row_layout = rows, RowLayout(rows, self.block_size, self._block_pages * self.block_size)
         return self._row_layout[1]

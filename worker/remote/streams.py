@@ -136,7 +136,6 @@ class Streams:
         self._loop.call_soon_threadsafe(self._begin, stream)
 
     def stop(self, seqs: Iterable[SeqId]) -> None:
-        """End these streams, also at the server, and discard their tokens."""
         with self._arrived:
             stopped = [self._streams.pop(seq) for seq in seqs if seq in self._streams]
         for stream in stopped:

@@ -25,7 +25,6 @@ class RankedQueue(Generic[R]):
         heapq.heapify(self._heap)
 
     def unordered(self) -> list[R]:
-        """Return the waiting requests unordered, which is cheaper than sorting."""
         return [request for _, _, request in self._heap]
 
     def first(self, count: int) -> list[R]:
@@ -35,7 +34,6 @@ class RankedQueue(Generic[R]):
         heapq.heappush(self._heap, (self._rank(request), next(self._ticket), request))
 
     def prepend_request(self, request: R) -> None:
-        """Add the request by its rank: the queue has no other front."""
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[R]) -> None:
