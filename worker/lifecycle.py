@@ -2,16 +2,15 @@
 
                     engine lost            drain                handed back
     ENGINE_AWAY ◄───────────────► SERVING ───────► DRAINING ───────────────► DRAINED
-         │         engine back       ▲    undrain     │          undrain        │
-         │                           └────────────────┴─────────────────────────┤
-         │ drain, undrain: as SERVING                                           │ stop
-         │                                                 handed back          ▼
-    any but LEFT ── stop ──► LEAVING ───────────────────────────────────────► LEFT
-    before LEAVING ── the server elsewhere is replaced ──► REPLACED ── handed back ──► FAILED
+                    engine back      ▲    undrain     │          undrain        │ stop
+                                     └────────────────┴─────────────────────────┤
+                                                                                ▼
+    SERVING, ENGINE_AWAY, DRAINING, REPLACED ── stop ──► LEAVING ──handed back──► LEFT
+    SERVING, ENGINE_AWAY, DRAINING, DRAINED ── external engine replaced ──► REPLACED ──handed back──► FAILED
     any ── the engine or a task fails ──► FAILED
 
-Only SERVING takes jobs. An undrained worker whose engine is away becomes ENGINE_AWAY. An illegal move raises
-`IllegalMove` and changes nothing. Used on one event loop.
+Only SERVING takes jobs. ENGINE_AWAY can be drained like SERVING; an undrained worker whose engine is away returns to
+it. An illegal move raises `IllegalMove` and changes nothing. Used on one event loop.
 """
 
 import asyncio

@@ -78,7 +78,6 @@ class WorkerServer:
         self.lifecycle = Lifecycle(self._intake.close)
         self._publisher = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._leases = HeldLeases()
-        # Jobs handed back once because they need more than this worker holds.
         self._presence = Presence(registry, card, link, self._status, lease_s)
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
@@ -119,11 +118,13 @@ class WorkerServer:
         lifecycle = self.lifecycle
         while True:
             await self._take()
+            if lifecycle.phase is Phase.FAILED:
+                return  # the leases lapse, and the jobs count as lost
             await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
             if lifecycle.phase in (Phase.DRAINING, Phase.LEAVING) and lifecycle.is_engine_up:
-                undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED)
+                undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED, Phase.FAILED)
                 await within(self._drain_s, _first(self._idle.wait(), undrained))
-            if lifecycle.phase is not Phase.SERVING:
+            if lifecycle.phase not in (Phase.SERVING, Phase.FAILED):
                 await self._hand_back()
                 lifecycle.handed_back()
             await lifecycle.until(Phase.SERVING, Phase.DRAINING, Phase.LEAVING, Phase.REPLACED)

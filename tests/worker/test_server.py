@@ -366,6 +366,26 @@ async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewher
         assert listener.reclaimed == 1
 
 
+async def test_a_failed_worker_keeps_its_leases_until_they_lapse(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs count as lost, also if its engine still answers."""
+    async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+
+        async def leave(worker_id: str) -> None:
+            for _ in range(20):  # longer than handing back would take
+                await listener.queue.record("job")
+
+        monkeypatch.setattr(worker.registry, "leave", leave)
+        await listener.queue.put(job(max_tokens=9, granted_until=3))
+        await listener.until(lambda: any(isinstance(event, Paused) for event in listener.events))
+        worker.server.lifecycle.fail()
+        assert await worker.ended() == 1
+        record = await listener.queue.record("job")
+    assert record is not None
+    assert record.state is JobState.LEASED
+
+
 async def test_a_loop_that_breaks_ends_the_worker(valkey_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url) as worker:
         worker.queue.fault = ValueError("not a lease")

@@ -2,8 +2,8 @@
 
 import re
 
-# Minor versions. To add one, review the parts of its `vllm/v1/core/sched/scheduler.py` that `lane_scheduler.py`
-# overrides and calls, and run `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`.
+# Minor versions. To add one, review what `guarded_scheduler.py` overrides and `lane_scheduler.py` calls in its
+# `vllm/v1/core/sched/scheduler.py`, and run `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`.
 SUPPORTED = ("0.32",)
 
 
