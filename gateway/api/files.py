@@ -5,7 +5,7 @@ A file's name is only repeated in responses: no path is made of it."""
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,14 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES, LineIndex, LineScanner
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
-from fairlane.gateway.dialects.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
+from fairlane.gateway.dialects.openai.batches import (
+    LONGEST_EXPIRY_S,
+    SHORTEST_EXPIRY_S,
+    BatchObject,
+    FileObject,
+    FilesQuery,
+    read_query,
+)
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.multipart import FILE, Form, read_form
@@ -233,7 +240,7 @@ async def drop(parts: FileParts, root: str, file_id: str) -> None:
     await parts.records.drop(root, file_id)
 
 
-def page(shown: list[dict[str, object]], limit: int) -> dict[str, object]:
+def page(shown: Sequence[FileObject | BatchObject], limit: int) -> dict[str, object]:
     """Return a page in OpenAI's list format. `shown` has one item more than `limit` if there are more."""
     data = shown[:limit]
     return {

@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from fairlane.common.views import view_of
+from fairlane.gateway.dialects.openai.batches import BatchObject, RequestCounts, Status
 from fairlane.quotas import keyspace
 
 Ending = Literal["completed", "expired", "cancelled"]
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 OPEN: frozenset[Status] = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
 
 
@@ -85,41 +86,28 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         is_asked = cancelling_ms is not None and self.status in ("validating", "in_progress")
         return "cancelling" if is_asked else self.status
 
-    def shown(self, cancelling_ms: int | None = None) -> dict[str, object]:
+    def shown(self, cancelling_ms: int | None = None) -> BatchObject:
         """Return the batch as OpenAI's API shows it. `cancelling_ms`: as in `status_now`."""
         status, cancelling_at = self.status_now(cancelling_ms), self.cancelling_at
         if status == "cancelling" and cancelling_ms is not None:
             cancelling_at = cancelling_ms // 1_000
         faults = [msgspec.to_builtins(fault) for fault in self.faults]
-        return {
-            "id": self.id,
-            "object": "batch",
-            "endpoint": self.endpoint,
-            "errors": {"object": "list", "data": faults} if faults else None,
-            "input_file_id": self.input_file_id,
-            "completion_window": self.completion_window,
-            "status": status,
-            "output_file_id": self.output_file_id,
-            "error_file_id": self.error_file_id,
-            "created_at": self.created_at,
-            "in_progress_at": self.in_progress_at,
-            "expires_at": self.expires_at,
-            "finalizing_at": self.finalizing_at,
-            "completed_at": self.completed_at,
-            "failed_at": self.failed_at,
-            "expired_at": self.expired_at,
-            "cancelling_at": cancelling_at,
-            "cancelled_at": self.cancelled_at,
-            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
-            "usage": {
+        return view_of(
+            BatchObject,
+            self,
+            object="batch",
+            errors={"object": "list", "data": faults} if faults else None,
+            status=status,
+            cancelling_at=cancelling_at,
+            request_counts=view_of(RequestCounts, self),
+            usage={
                 "input_tokens": self.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": self.cached_tokens},
                 "output_tokens": self.output_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": self.prompt_tokens + self.output_tokens,
             },
-            "metadata": self.metadata,
-        }
+        )
 
 
 def new_id() -> str:

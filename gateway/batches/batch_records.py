@@ -12,8 +12,9 @@ import msgspec
 from redis.asyncio import Redis
 
 from fairlane.gateway.batches import keys, scripts
-from fairlane.gateway.batches.batch import OPEN, Batch, Progress, Status
+from fairlane.gateway.batches.batch import OPEN, Batch, Progress
 from fairlane.gateway.batches.files import StoredFile
+from fairlane.gateway.dialects.openai.batches import BatchObject, Status
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
 from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limit_status
@@ -42,7 +43,7 @@ class KnownBatch:
     batch: Batch
     cancelling_ms: int | None
 
-    def shown(self) -> dict[str, object]:
+    def shown(self) -> BatchObject:
         return self.batch.shown(self.cancelling_ms)
 
     @property

@@ -14,14 +14,15 @@ from typing import Literal
 import msgspec
 from redis.asyncio import Redis
 
+from fairlane.common.views import view_of
 from fairlane.gateway.batches import keys, scripts
+from fairlane.gateway.dialects.openai.batches import FileObject
 from fairlane.gateway.errors import ApiError, LimitBlock
 
 # The `purpose` of uploads.
 PURPOSE = "batch"
 DAY_S = 86_400
 DEFAULT_EXPIRY_S = 30 * DAY_S
-SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * DAY_S
 PENDING_S = 6 * 3_600
 MOST_LISTED = 10_000
 _ID = re.compile(r"file-[0-9a-f]{24}")
@@ -42,18 +43,8 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     # Lines that are JSON objects.
     readable: int = 0
 
-    def shown(self) -> dict[str, object]:
-        return {
-            "id": self.id,
-            "object": "file",
-            "bytes": self.bytes,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            "filename": self.filename,
-            "purpose": self.purpose,
-            "status": "processed",
-            "status_details": None,
-        }
+    def shown(self) -> FileObject:
+        return view_of(FileObject, self, object="file", status="processed", status_details=None)
 
 
 def new_id() -> str:

@@ -19,6 +19,8 @@ LAST_BUCKET = 108
 MOST_TENANTS = 16
 # No tenant has this id.
 OTHERS = ""
+# Fields that are maxima of all samples, not sums.
+_MAXIMA = frozenset({"oldest_wait_ms"})
 
 
 class LaneSums(msgspec.Struct, array_like=True):
@@ -39,7 +41,6 @@ class LaneSums(msgspec.Struct, array_like=True):
     running: float = 0.0
     preempted: float = 0.0
     tokens_per_s: float = 0.0
-    # Maximum of all samples.
     oldest_wait_ms: float = 0.0
 
 
@@ -81,9 +82,9 @@ class Sums(msgspec.Struct, array_like=True):
         self.kv_used += other.kv_used
         add_counts(self.refusals, other.refusals)
         for name, lane in other.lanes.items():
-            _add_lane(self.lane(name), lane)
+            _add_fields(self.lane(name), lane)
         for name, tenant in other.tenants.items():
-            _add_tenant(self.tenant(name), tenant)
+            _add_fields(self.tenant(name), tenant)
 
 
 def merged(parts: Iterable[Sums]) -> Sums:
@@ -103,7 +104,7 @@ def bounded(tenants: Mapping[str, TenantSums], most: int = MOST_TENANTS) -> dict
     kept = {name: tenants[name] for name in named[:most]}
     others = TenantSums()
     for name in (*named[most:], *((OTHERS,) if OTHERS in tenants else ())):
-        _add_tenant(others, tenants[name])
+        _add_fields(others, tenants[name])
     return {**kept, OTHERS: others}
 
 
@@ -141,27 +142,14 @@ def add_counts(into: dict[str, int] | Buckets, counts: Mapping[str, int] | Mappi
         known[name] = known.get(name, 0) + count
 
 
-def _add_lane(into: LaneSums, lane: LaneSums) -> None:
-    into.requests += lane.requests
-    into.refused += lane.refused
-    into.judged += lane.judged
-    into.met += lane.met
-    add_counts(into.ttft, lane.ttft)
-    add_counts(into.tpot, lane.tpot)
-    add_counts(into.queue_wait, lane.queue_wait)
-    into.queued += lane.queued
-    into.running += lane.running
-    into.preempted += lane.preempted
-    into.tokens_per_s += lane.tokens_per_s
-    into.oldest_wait_ms = max(into.oldest_wait_ms, lane.oldest_wait_ms)
-
-
-def _add_tenant(into: TenantSums, tenant: TenantSums) -> None:
-    into.requests += tenant.requests
-    into.refused += tenant.refused
-    into.output_tokens += tenant.output_tokens
-    into.running_s += tenant.running_s
-    into.queued_s += tenant.queued_s
+def _add_fields(into: LaneSums | TenantSums, other: LaneSums | TenantSums) -> None:
+    """Add every field of another object of the same type: buckets by number, maxima by the larger one."""
+    for name in into.__struct_fields__:
+        known, value = getattr(into, name), getattr(other, name)
+        if isinstance(known, dict):
+            add_counts(known, value)
+        else:
+            setattr(into, name, max(known, value) if name in _MAXIMA else known + value)
 
 
 def _busy(name: str, tenant: TenantSums) -> tuple[float, str]:

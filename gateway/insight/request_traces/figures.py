@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import view_of
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
 from fairlane.scheduler.simulation.synthetic_tenants import Tier
@@ -127,24 +128,21 @@ def run_view(load: float, summary: Summary, tiers: Iterable[Tier]) -> SimulatedR
     """Return the figures of one load."""
     targets = {tier.lane: tier for tier in tiers}
     most = sorted(summary.service, key=lambda tenant: -summary.service[tenant])[:MOST_TENANTS]
-    return {
-        "load": load,
-        "requests": summary.total.requests,
-        "duration_s": summary.duration_s,
-        "goodput": summary.total.attained,
-        "goodput_requests_per_s": summary.goodput_requests_per_s,
-        "goodput_tokens_per_s": summary.goodput_tokens_per_s,
-        "output_tokens_per_s": summary.output_tokens_per_s,
-        "tokens_per_s": summary.tokens_per_s,
-        "preemptions": summary.total.preemptions,
-        "preemption_tax": summary.preemption_tax or 0.0,
-        "max_service_gap": summary.max_service_gap or 0.0,
-        "lanes": [
+    return view_of(
+        SimulatedRunView,
+        summary,
+        load=load,
+        requests=summary.total.requests,
+        goodput=summary.total.attained,
+        preemptions=summary.total.preemptions,
+        preemption_tax=summary.preemption_tax or 0.0,
+        max_service_gap=summary.max_service_gap or 0.0,
+        lanes=[
             _lane(name, group, targets[LaneName(name)], summary.duration_s) for name, group in summary.lanes.items()
         ],
-        "tenants": [_tenant(name, summary.tenants[name], summary.service[name]) for name in most],
-        "plots": _plots(summary, most),
-    }
+        tenants=[_tenant(name, summary.tenants[name], summary.service[name]) for name in most],
+        plots=_plots(summary, most),
+    )
 
 
 def load_plot(runs: Sequence[SimulatedRunView]) -> LoadPlotView:
@@ -158,36 +156,27 @@ def load_plot(runs: Sequence[SimulatedRunView]) -> LoadPlotView:
 
 def _lane(name: str, group: Group, tier: Tier, duration_s: float) -> SimulatedLaneView:
     per_s = 1.0 / duration_s if duration_s else 0.0
-    return {
-        "lane": name,
-        "requests": group.requests,
-        "outcomes": group.outcomes,
-        "ttft_target_ms": tier.ttft_ms,
-        "tpot_target_ms": tier.tpot_ms,
-        "ttft_ms": _percentiles(group.ttft_ms),
-        "tpot_ms": _percentiles(group.tpot_ms),
-        "goodput": group.attained,
-        "output_tokens_per_s": group.output_tokens * per_s,
-        "goodput_tokens_per_s": group.attained_tokens * per_s,
-        "prompt_tokens": group.prompt_tokens,
-        "cached_tokens": group.cached_tokens,
-        "preemptions": group.preemptions,
-    }
+    return view_of(
+        SimulatedLaneView,
+        group,
+        lane=name,
+        ttft_target_ms=tier.ttft_ms,
+        tpot_target_ms=tier.tpot_ms,
+        ttft_ms=_percentiles(group.ttft_ms),
+        tpot_ms=_percentiles(group.tpot_ms),
+        goodput=group.attained,
+        output_tokens_per_s=group.output_tokens * per_s,
+        goodput_tokens_per_s=group.attained_tokens * per_s,
+    )
 
 
 def _tenant(name: str, group: Group, service: float) -> SimulatedTenantView:
-    return {
-        "tenant": name,
-        "requests": group.requests,
-        "ttft_ms": _percentiles(group.ttft_ms),
-        "tpot_ms": _percentiles(group.tpot_ms),
-        "goodput": group.attained,
-        "service": service,
-    }
+    times = {"ttft_ms": _percentiles(group.ttft_ms), "tpot_ms": _percentiles(group.tpot_ms)}
+    return view_of(SimulatedTenantView, group, tenant=name, goodput=group.attained, service=service, **times)
 
 
 def _percentiles(spread: Spread | None) -> PercentilesView | None:
-    return None if spread is None else {"p50": spread.p50, "p95": spread.p95, "p99": spread.p99}
+    return None if spread is None else view_of(PercentilesView, spread)
 
 
 def _plots(summary: Summary, tenants: Sequence[str]) -> RunPlotsView:
