@@ -26,8 +26,8 @@ from fairlane.cli.client import (
     segment,
 )
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_document, show_list, show_table
-from fairlane.gateway.control.admin.inputs import TenantBody
-from fairlane.gateway.control.admin.views import TENANT_FIELDS, TenantView, tenant_view
+from fairlane.gateway.control.admin.inputs import TenantBody, TenantChange
+from fairlane.gateway.control.admin.views import TenantView, tenant_view
 from fairlane.gateway.dialects.openai.wire import checked_fields
 from fairlane.gateway.errors import ApiError
 from fairlane.quotas.field_checks import FieldError
@@ -54,6 +54,7 @@ LimitBy = Annotated[
     ),
 ]
 Action = Literal["create", "update", "delete"]
+TENANT_FIELDS = tuple(TenantChange.model_fields)
 # Fields of a listed tenant that only the gateway sets: `apply` ignores them.
 READ_ONLY = TenantView.__annotations__.keys() - {"id", *TENANT_FIELDS}
 COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")

@@ -1,11 +1,30 @@
-"""JSON views of objects: TypedDicts that are filled by the names of their fields."""
+"""JSON views of objects: TypedDicts with described properties, filled by the names of their fields."""
 
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-T = TypeVar("T")
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+View = TypeVar("View")
 
 
-def view_of(kind: type[T], source: object, **computed: object) -> T:
-    """Return a TypedDict of this kind: each field is `computed`, or else the attribute of `source` with its name."""
-    fields = {name: computed[name] if name in computed else getattr(source, name) for name in kind.__annotations__}
-    return cast("T", fields)
+def about(text: str) -> FieldInfo:
+    """Return the description, in the OpenAPI document, of the property that it annotates."""
+    return cast(FieldInfo, Field(description=text))
+
+
+def view_of(shape: type[View], source: object, **others: object) -> View:
+    """Return a TypedDict of the source's attributes with the same names, tuples as lists.
+
+    Optional properties that neither has are left out.
+
+    Args:
+        others: Properties that the source does not have, or not under this name or in this form.
+    """
+    optional = cast(Any, shape).__optional_keys__
+    found = {
+        name: others[name] if name in others else getattr(source, name)
+        for name in shape.__annotations__
+        if name not in optional or name in others or hasattr(source, name)
+    }
+    return cast(View, {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()})

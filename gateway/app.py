@@ -32,8 +32,8 @@ from fairlane.gateway.control.admin.router import mount, operators_only
 from fairlane.gateway.control.console import routes as console_routes
 from fairlane.gateway.control.console import sign_in
 from fairlane.gateway.control.openapi import document as openapi
+from fairlane.gateway.control.openapi import headers as openapi_headers
 from fairlane.gateway.control.openapi import page as openapi_page
-from fairlane.gateway.control.openapi import schemas as openapi_schemas
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
@@ -244,7 +244,7 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_origins=list(origins),
         allow_methods=["*"],
         allow_headers=["*"],
-        expose_headers=list(openapi_schemas.components()),
+        expose_headers=list(openapi_headers.components()),
         max_age=PREFLIGHT_S,
     )
 

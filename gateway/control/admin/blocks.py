@@ -7,6 +7,7 @@ from typing import Protocol
 
 from typing_extensions import TypedDict
 
+from fairlane.common.views import view_of
 from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
 from fairlane.scheduler.protocol.block_map import BlockMap, Run
 
@@ -67,20 +68,5 @@ class Blocks:
         due = [name for name in alive if now_s - self._asked_s.get(name, -ASK_EVERY_S) >= ASK_EVERY_S]
         await asyncio.gather(*(self._registry.watch_blocks(alive[name], name, int(ASK_FOR_S * 1e3)) for name in due))
         self._asked_s.update(dict.fromkeys(due, now_s))
-        return {"workers": [block_map_view(one) for one in await self._registry.blocks(sorted(alive))]}
-
-
-def block_map_view(blocks: BlockMap) -> BlockMapView:
-    """Return a worker's map in the API's shape."""
-    return {
-        "worker": blocks.worker,
-        "at": blocks.at_ms / 1e3,
-        "blocks": blocks.blocks,
-        "block_size": blocks.block_size,
-        "host_blocks": blocks.host_blocks,
-        "tenants": blocks.tenants,
-        "lanes": blocks.lanes,
-        "states": blocks.states,
-        "runs": blocks.runs,
-        "host_runs": blocks.host_runs,
-    }
+        found = await self._registry.blocks(sorted(alive))
+        return {"workers": [view_of(BlockMapView, one, at=one.at_ms / 1e3) for one in found]}

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from typing_extensions import TypedDict
 
-from fairlane.gateway.control.admin.overview import LaneResults, goodput, lane_figures
+from fairlane.common.views import about
+from fairlane.gateway.control.admin.overview import LaneResults, lane_results
 from fairlane.gateway.insight.fleet_metrics.metrics_store import (
     LATE_SLOTS,
     RINGS,
@@ -25,38 +26,41 @@ SPANS: dict[Span, tuple[Ring, int]] = {"15m": (RINGS[0], 90), "day": (RINGS[1], 
 class LaneHistoryView(LaneResults):
     """One lane over a step: levels are means, `oldest_wait_ms` is the maximum."""
 
-    queued: float
-    oldest_wait_ms: float
-    running: float
-    preempted: float
-    tokens_per_s: float
+    queued: Annotated[float, about("Mean number of waiting jobs")]
+    oldest_wait_ms: Annotated[float, about("Longest wait observed")]
+    running: Annotated[float, about("Mean number of running choices")]
+    preempted: Annotated[float, about("Mean number of preempted choices")]
+    tokens_per_s: Annotated[float, about("Output tokens generated per second")]
 
 
 class TenantHistoryView(TypedDict):
     """One tenant over a step."""
 
-    requests: int
-    refused: int
-    tokens_per_s: float
-    running: float
-    queued: float
+    requests: Annotated[int, about("Requests that ended")]
+    refused: Annotated[int, about("Refused requests")]
+    tokens_per_s: Annotated[float, about("Output tokens generated per second")]
+    running: Annotated[float, about("Mean number of running requests")]
+    queued: Annotated[float, about("Mean number of waiting requests")]
 
 
 class HistoryPoint(TypedDict):
     """One step of the history."""
 
-    at: float
-    lanes: dict[str, LaneHistoryView]
-    refusals: dict[str, int]
-    kv_used: float
-    tenant: TenantHistoryView | None
+    at: Annotated[float, about("Unix seconds of the step's start")]
+    lanes: Annotated[dict[str, LaneHistoryView], about("Figures by lane")]
+    refusals: Annotated[dict[str, int], about("Refused requests of the step, by code")]
+    kv_used: Annotated[float, about("Share of all KV blocks in use, 0 to 1")]
+    tenant: Annotated[
+        TenantHistoryView | None,
+        about("The requested tenant; zeros if it was not among the busiest; null: none was requested"),
+    ]
 
 
 class HistoryView(TypedDict):
     """Steps in order; steps in which no gateway ran are absent."""
 
-    step_s: int
-    points: list[HistoryPoint]
+    step_s: Annotated[int, about("Length of a step in seconds")]
+    points: Annotated[list[HistoryPoint], about("One for each step in which a gateway ran, in order")]
 
 
 class History:
@@ -109,19 +113,13 @@ def _point(step: Step, step_s: int, lane: str | None, tenant: str | None) -> His
 
 
 def _lane(sums: LaneSums, samples: int) -> LaneHistoryView:
-    ttft, tpot, queue_wait = lane_figures(sums)
     return {
         "queued": sums.queued / samples,
         "oldest_wait_ms": sums.oldest_wait_ms,
         "running": sums.running / samples,
         "preempted": sums.preempted / samples,
         "tokens_per_s": sums.tokens_per_s / samples,
-        "ttft_ms": ttft,
-        "tpot_ms": tpot,
-        "queue_wait_ms": queue_wait,
-        "goodput": goodput(sums),
-        "requests": sums.requests,
-        "refused": sums.refused,
+        **lane_results(sums),
     }
 
 

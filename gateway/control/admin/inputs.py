@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
+from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS
 from fairlane.gateway.insight.request_records.search import AFTER
 from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256
@@ -82,25 +83,24 @@ class Nothing(_Input):
 class LimitsBody(_Input):
     """Limits by name; null or absent: no limit."""
 
-    requests_per_minute: Figure | None = None
-    tokens_per_minute: Figure | None = None
-    input_tokens_per_minute: Figure | None = None
-    output_tokens_per_minute: Figure | None = None
-    tokens_per_day: Figure | None = None
-    tokens_per_month: Figure | None = None
-    concurrent_requests: Figure | None = None
-    queued_requests: Figure | None = None
-    max_prompt_tokens: Figure | None = None
-    max_output_tokens: Figure | None = None
+    requests_per_minute: Annotated[Figure | None, about("Requests in any 60 seconds")] = None
+    tokens_per_minute: Annotated[Figure | None, about("Prompt and output tokens in any 60 seconds")] = None
+    input_tokens_per_minute: Annotated[Figure | None, about("Prompt tokens in any 60 seconds")] = None
+    output_tokens_per_minute: Annotated[Figure | None, about("Output tokens in any 60 seconds")] = None
+    tokens_per_day: Annotated[Figure | None, about("Prompt and output tokens of a calendar day")] = None
+    tokens_per_month: Annotated[Figure | None, about("Prompt and output tokens of a calendar month")] = None
+    concurrent_requests: Annotated[Figure | None, about("Requests that run or wait at the same time")] = None
+    queued_requests: Annotated[Figure | None, about("Requests that wait at the same time")] = None
+    max_prompt_tokens: Annotated[Figure | None, about("Prompt tokens of one request")] = None
+    max_output_tokens: Annotated[Figure | None, about("Output tokens of one request, all choices together")] = None
     spend_per_day: Annotated[
-        Figure | None, Field(description="Spend of a calendar day, in nano-units (billionths) of the currency")
+        Figure | None, about("Spend of a calendar day, in nano-units (billionths) of the currency")
     ] = None
     spend_per_month: Annotated[
-        Figure | None, Field(description="Spend of a calendar month, in nano-units (billionths) of the currency")
+        Figure | None, about("Spend of a calendar month, in nano-units (billionths) of the currency")
     ] = None
     enqueued_batch_tokens: Annotated[
-        Figure | None,
-        Field(description="Estimated prompt and output tokens of the unfinished lines of open batches"),
+        Figure | None, about("Estimated prompt and output tokens of the unfinished lines of open batches")
     ] = None
 
 
@@ -110,14 +110,14 @@ class LimitsByBody(_Input):
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["lane"]}]})
 
     model: Annotated[Text | None, Field(min_length=1, description="null or absent: any")] = None
-    lane: Annotated[Lane | None, Field(description="null or absent: any; `model` or `lane` must be named")] = None
-    limits: LimitsBody
+    lane: Annotated[Lane | None, about("null or absent: any; `model` or `lane` must be named")] = None
+    limits: Annotated[LimitsBody, about("Limits by name")]
 
 
 class QuotaBody(_Input):
     """Limits under `limits`, or directly by name if at least one is named."""
 
-    limits: LimitsBody
+    limits: Annotated[LimitsBody, about("Limits by name")]
 
     @model_validator(mode="before")
     @classmethod
@@ -128,20 +128,22 @@ class QuotaBody(_Input):
 class TenantChange(_Input):
     """A change to a tenant. Null resets a field to its default; limits are merged."""
 
-    name: Text | None = None
-    parent: Annotated[
-        TenantId | None, Field(description="The parent tenant, whose limits apply too; cannot be changed later")
+    name: Annotated[Text | None, about("Name")] = None
+    parent: Annotated[TenantId | None, about("The parent tenant, whose limits apply too; cannot be changed later")] = (
+        None
+    )
+    timezone: Annotated[Text | None, about("IANA name, such as Europe/Berlin")] = None
+    weight: Annotated[Weight | None, about("Scheduling weight relative to other tenants")] = None
+    default_lane: Annotated[Lane | None, about("The lane of requests that name none")] = None
+    lanes: Annotated[
+        Annotated[list[Lane], Field(min_length=1, fail_fast=True)] | None, about("Lanes that may be used")
     ] = None
-    timezone: Annotated[Text | None, Field(description="IANA name, such as Europe/Berlin")] = None
-    weight: Annotated[Weight | None, Field(description="Scheduling weight relative to other tenants")] = None
-    default_lane: Lane | None = None
-    lanes: Annotated[list[Lane], Field(min_length=1, fail_fast=True)] | None = None
-    models: Annotated[Texts | None, Field(description="Models that the tenant may use; null: all")] = None
+    models: Annotated[Texts | None, about("Models that the tenant may use; null: all")] = None
     model_aliases: Annotated[
         dict[Text, Text] | None,
         Field(max_length=LONGEST_LIST, description="Alternative model names, each mapped to the model's own name"),
     ] = None
-    limits: LimitsBody | None = None
+    limits: Annotated[LimitsBody | None, about("Limits by name")] = None
     limits_by: Annotated[
         list[LimitsByBody] | None,
         Field(
@@ -151,27 +153,35 @@ class TenantChange(_Input):
         ),
     ] = None
     shadow: Annotated[
-        Annotated[list[LimitName], Field(fail_fast=True)] | None,
-        Field(description="Limits that are counted but not enforced"),
+        Annotated[list[LimitName], Field(fail_fast=True)] | None, about("Limits that are counted but not enforced")
     ] = None
-    reserve: Literal["progressive", "full"] | None = None
-    preemption: Literal["exact", "fast"] | None = None
+    reserve: Annotated[
+        Literal["progressive", "full"] | None,
+        about("`progressive`: output tokens are reserved in steps; `full`: all at the start"),
+    ] = None
+    preemption: Annotated[
+        Literal["exact", "fast"] | None,
+        about("`exact`: preempted choices continue with the same tokens; `fast`: in the cheapest way"),
+    ] = None
     share_group: Annotated[
-        Text | None, Field(description="Tenants of one group reuse each other's cached prompts; null: not shared")
+        Text | None, about("Tenants of one group reuse each other's cached prompts; null: not shared")
     ] = None
 
 
 class TenantBody(TenantChange):
     """A new tenant."""
 
-    id: TenantId
+    id: Annotated[TenantId, about("The tenant's permanent id")]
 
 
 class ScopesBody(_Input):
     """The permitted uses of a key; null or absent: everything that its tenant may use."""
 
-    models: Texts | None = None
-    lanes: Annotated[list[Lane], Field(fail_fast=True)] | None = None
+    models: Annotated[Texts | None, about("Models that may be used; null: all")] = None
+    lanes: Annotated[
+        Annotated[list[Lane], Field(fail_fast=True)] | None,
+        about("Lanes that the key may use; null or absent: all of its tenant's"),
+    ] = None
     endpoints: Annotated[
         list[Annotated[Text, shown(pattern=ENDPOINT.pattern)]] | None,
         Field(
@@ -180,7 +190,7 @@ class ScopesBody(_Input):
             fail_fast=True,
         ),
     ] = None
-    cidrs: Annotated[Texts | None, Field(description="Networks such as 10.0.0.0/8")] = None
+    cidrs: Annotated[Texts | None, about("Networks such as 10.0.0.0/8")] = None
     act_as: Annotated[
         list[TenantId] | None,
         Field(
@@ -194,15 +204,13 @@ class ScopesBody(_Input):
 class KeyBody(_Input):
     """A new key."""
 
-    name: Text
-    expires_at: Annotated[Expiry | None, Field(description="Unix seconds, or RFC 3339 with a zone; null: never")] = None
-    limits: LimitsBody | None = None
-    scopes: ScopesBody | None = None
+    name: Annotated[Text, about("Name")]
+    expires_at: Annotated[Expiry | None, about("Unix seconds, or RFC 3339 with a zone; null: never")] = None
+    limits: Annotated[LimitsBody | None, about("Limits by name")] = None
+    scopes: Annotated[ScopesBody | None, about("What the key may be used for")] = None
     sha256: Annotated[
         str | None,
-        Field(
-            description="SHA-256 of an existing `sk-…` key of other software, to import it; null or absent: a new key"
-        ),
+        about("SHA-256 of an existing `sk-…` key of other software, to import it; null or absent: a new key"),
         shown(pattern=SHA256.pattern),
     ] = None
 
@@ -210,28 +218,32 @@ class KeyBody(_Input):
 class KeyChange(_Input):
     """A change to a key. Null resets a field to its default; limits are merged, scopes are replaced as a whole."""
 
-    name: Text | None = None
-    expires_at: Annotated[Expiry | None, Field(description="Unix seconds, or RFC 3339 with a zone; null: never")] = None
-    limits: LimitsBody | None = None
-    scopes: ScopesBody | None = None
+    name: Annotated[Text | None, about("Name")] = None
+    expires_at: Annotated[Expiry | None, about("Unix seconds, or RFC 3339 with a zone; null: never")] = None
+    limits: Annotated[LimitsBody | None, about("Limits by name")] = None
+    scopes: Annotated[ScopesBody | None, about("What the key may be used for")] = None
 
 
 class PriceBody(_Input):
     """Prices of a model's tokens in a lane, in nano-units of the currency per token: thousandths per million tokens."""
 
     model: Annotated[Text, Field(min_length=1, description="Name of a model; `*`: any")] = "*"
-    lane: Annotated[Literal["latency", "throughput", "*"], Field(description="`*`: any")] = "*"
-    input: Annotated[Price, Field(description="Price of a prompt token")]
+    lane: Annotated[Literal["latency", "throughput", "*"], about("`*`: any")] = "*"
+    input: Annotated[Price, about("Price of a prompt token")]
     cached_input: Annotated[
-        Price | None, Field(description="Price of a cached prompt token, at most `input`; null or absent: `input`")
+        Price | None, about("Price of a cached prompt token, at most `input`; null or absent: `input`")
     ] = None
-    output: Annotated[Price, Field(description="Price of an output token")]
+    output: Annotated[Price, about("Price of an output token")]
 
 
 class PricesBody(_Input):
     """The whole price list. The most specific row applies: model and lane, then model, then lane, then neither."""
 
-    prices: Annotated[list[PriceBody], Field(max_length=MOST_ROWS, fail_fast=True)]
+    prices: Annotated[
+        list[PriceBody],
+        Field(max_length=MOST_ROWS, fail_fast=True),
+        about("The most specific row applies: model and lane, then model, then lane, then neither"),
+    ]
 
 
 class RotateBody(_Input):
@@ -239,7 +251,7 @@ class RotateBody(_Input):
 
     overlap_s: Annotated[
         Real,
-        Field(description="Seconds for which the old key stays valid; absent: 0"),
+        about("Seconds for which the old key stays valid; absent: 0"),
         shown(minimum=0, maximum=LONGEST_OVERLAP_S),
     ] = 0.0
 
@@ -250,27 +262,28 @@ class TokenBody(_Input):
     name: Annotated[Text, Field(min_length=1, description="A display name, which the audit log shows")]
     role: Annotated[
         Literal["viewer", "operator", "owner"],
-        Field(
-            description="`viewer`: read; `operator`: also change limits and keys, drain, suspend; `owner`: everything"
-        ),
+        about("`viewer`: read; `operator`: also change limits and keys, drain, suspend; `owner`: everything"),
     ]
-    expires_at: Annotated[Expiry | None, Field(description="Unix seconds or RFC 3339; null or absent: never")] = None
+    expires_at: Annotated[Expiry | None, about("Unix seconds or RFC 3339; null or absent: never")] = None
 
 
 class ExplainBody(_Input):
     """The sizes of a hypothetical request."""
 
-    prompt_tokens: Annotated[int, Field(ge=0, le=LARGEST_ASK)]
-    max_output_tokens: Annotated[int, Field(ge=1, le=LARGEST_ASK)]
-    lane: Lane
-    model: Annotated[Word | None, Field(description="null or absent: any model that the tenant may use")] = None
-    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+    prompt_tokens: Annotated[int, Field(ge=0, le=LARGEST_ASK), about("Prompt tokens")]
+    max_output_tokens: Annotated[int, Field(ge=1, le=LARGEST_ASK), about("Requested output tokens")]
+    lane: Annotated[Lane, about("`latency` or `throughput`")]
+    model: Annotated[Word | None, about("null or absent: any model that the tenant may use")] = None
+    deadline_ms: Annotated[
+        Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None,
+        about("Milliseconds from arrival to the last token; a request that cannot meet it is refused. Absent: none"),
+    ] = None
 
 
 class SimulationBody(_Input):
     """A simulation: the trace, the workers that serve it, and settings that the trace does not contain."""
 
-    trace: Annotated[Word, Field(description="Name of a trace, as listed")]
+    trace: Annotated[Word, about("Name of a trace, as listed")]
     loads: Annotated[
         list[Annotated[Real, Field(gt=0, le=10_000)]],
         Field(
@@ -285,8 +298,7 @@ class SimulationBody(_Input):
         Field(ge=1, le=1_000, description="Simulated workers; null or absent: as many as are live now, at least one"),
     ] = None
     hardware: Annotated[
-        Word | None,
-        Field(description="A calibration by name, such as h100-8b; null or absent: as measured by a live worker"),
+        Word | None, about("A calibration by name, such as h100-8b; null or absent: as measured by a live worker")
     ] = None
     start_s: Annotated[Real, Field(ge=0, le=1e9, description="Seconds of the trace to skip; absent: 0")] = 0.0
     duration_s: Annotated[
@@ -294,7 +306,7 @@ class SimulationBody(_Input):
         Field(gt=0, le=1e9, description="Seconds of the trace to simulate after that; null or absent: the rest"),
     ] = None
     bad_rows: Annotated[
-        Literal["skip", "fail"], Field(description="What to do with invalid rows: skip them, or refuse the trace")
+        Literal["skip", "fail"], about("What to do with invalid rows: skip them, or refuse the trace")
     ] = "skip"
     tenants: Annotated[int, Field(ge=1, le=1_000, description="Number of tenants if the trace names none")] = 8
     zipf: Annotated[
@@ -315,19 +327,19 @@ class PageQuery(_Query):
     """The page of a list."""
 
     limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Maximum number of items of the page")] = PAGE
-    after: Annotated[Word | None, Field(description="`last_id` of the previous page")] = None
+    after: Annotated[Word | None, about("`last_id` of the previous page")] = None
 
 
 class TenantsQuery(PageQuery):
     """The page of a list of tenants, and the fields to include."""
 
-    quota: Annotated[bool, Field(description="Include each tenant's `quota` where it can be read")] = False
+    quota: Annotated[bool, about("Include each tenant's `quota` where it can be read")] = False
 
 
 class LanesQuery(PageQuery):
     """The page of a list of lanes, of all models or of one."""
 
-    model: Annotated[Word | None, Field(description="Only work for this model; absent: for all")] = None
+    model: Annotated[Word | None, about("Only work for this model; absent: for all")] = None
 
 
 class TraceContentQuery(_Query):
@@ -339,9 +351,9 @@ class TraceContentQuery(_Query):
 class HistoryQuery(_Query):
     """The part of the history to return."""
 
-    span: Annotated[Literal["15m", "day", "month"], Field(description="How far it goes back")] = "15m"
-    lane: Annotated[Lane | None, Field(description="Only this lane's figures; absent: all lanes")] = None
-    tenant: Annotated[Word | None, Field(description="Include this tenant's figures; absent: none")] = None
+    span: Annotated[Literal["15m", "day", "month"], about("How far it goes back")] = "15m"
+    lane: Annotated[Lane | None, about("Only this lane's figures; absent: all lanes")] = None
+    tenant: Annotated[Word | None, about("Include this tenant's figures; absent: none")] = None
     until: Annotated[
         float | None,
         Field(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds at which it ends; absent: now"),
@@ -351,13 +363,13 @@ class HistoryQuery(_Query):
 class LiveQuery(_Query):
     """The events to receive."""
 
-    kv: Annotated[bool, Field(description="Also send the map of KV blocks, as `kv` events")] = True
+    kv: Annotated[bool, about("Also send the map of KV blocks, as `kv` events")] = True
 
 
 class OpenBatchesQuery(PageQuery):
     """The page of a list of open batches, by the end of their windows."""
 
-    tenant: Annotated[Word | None, Field(description="Only this tenant's; absent: all")] = None
+    tenant: Annotated[Word | None, about("Only this tenant's; absent: all")] = None
     after: Annotated[
         str | None, Field(pattern=r"^[0-9]{12}:batch_[0-9a-f]{24}$", description="`last_id` of the previous page")
     ] = None
@@ -366,19 +378,19 @@ class OpenBatchesQuery(PageQuery):
 class RequestsQuery(PageQuery):
     """A filter and an order for running and recently ended requests."""
 
-    tenant: Annotated[Word | None, Field(description="Only this tenant's; absent: all")] = None
-    lane: Annotated[Lane | None, Field(description="Only requests in this lane")] = None
+    tenant: Annotated[Word | None, about("Only this tenant's; absent: all")] = None
+    lane: Annotated[Lane | None, about("Only requests in this lane")] = None
     state: Annotated[
         Literal["queued", "running", "preempted", "paused", "lost", "ended"] | None,
-        Field(description="Only requests in this state"),
+        about("Only requests in this state"),
     ] = None
     outcome: Annotated[
         Literal["rejected", "finished", "cancelled", "expired", "unavailable", "failed"] | None,
-        Field(description="Only requests with this outcome"),
+        about("Only requests with this outcome"),
     ] = None
     slowest: Annotated[
         Literal["ttft", "total", "queue"] | None,
-        Field(description="Sort by time to first token, total time or queue time, longest first"),
+        about("Sort by time to first token, total time or queue time, longest first"),
     ] = None
     after: Annotated[str | None, Field(pattern=AFTER, description="`last_id` of the previous page")] = None
 
@@ -404,7 +416,7 @@ class UsageQuery(OfIncarnation):
     last: Annotated[Moment | None, Field(alias="to", description="The same format, inclusive; absent: today")] = None
     group_by: Annotated[
         Word,
-        Field(description="A comma-separated list of lane, model, key and day, each at most once"),
+        about("A comma-separated list of lane, model, key and day, each at most once"),
         shown(pattern=GROUPS),
     ] = ""
 
@@ -421,10 +433,10 @@ class ChargebackQuery(_Query):
     ] = None
     group_by: Annotated[
         Word,
-        Field(description="A comma-separated list of lane, model and key, each at most once"),
+        about("A comma-separated list of lane, model and key, each at most once"),
         shown(pattern=COST_GROUPS),
     ] = ""
-    format: Annotated[Literal["csv", "json"], Field(description="Response format")] = "json"
+    format: Annotated[Literal["csv", "json"], about("Response format")] = "json"
 
 
 class LedgerQuery(OfIncarnation):
@@ -438,7 +450,7 @@ class LedgerQuery(OfIncarnation):
         ),
     ] = None
     last: Annotated[Moment | None, Field(alias="to", description="The same format, inclusive; absent: now")] = None
-    format: Annotated[Literal["csv", "jsonl"], Field(description="One line for each entry in both formats")] = "jsonl"
+    format: Annotated[Literal["csv", "jsonl"], about("One line for each entry in both formats")] = "jsonl"
 
 
 class AuditQuery(PageQuery):

@@ -7,9 +7,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 from typing_extensions import TypedDict
 
+from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.fleet import ServedModel, together
@@ -33,20 +35,20 @@ MOST_TENANTS_SHOWN = 64
 class PercentilesView(TypedDict):
     """A distribution over the window, in milliseconds. The error of each percentile is at most 10%."""
 
-    p50: float
-    p95: float
-    p99: float
+    p50: Annotated[float, about("Median in milliseconds")]
+    p95: Annotated[float, about("95th percentile in milliseconds")]
+    p99: Annotated[float, about("99th percentile in milliseconds")]
 
 
 class LaneResults(TypedDict):
     """Results of a lane's requests over a span of time."""
 
-    ttft_ms: PercentilesView | None
-    tpot_ms: PercentilesView | None
-    queue_wait_ms: PercentilesView | None
-    goodput: float | None
-    requests: int
-    refused: int
+    ttft_ms: Annotated[PercentilesView | None, about("Time to the first token; null: not measured")]
+    tpot_ms: Annotated[PercentilesView | None, about("Mean time per output token; null: not measured")]
+    queue_wait_ms: Annotated[PercentilesView | None, about("Wait until a worker began; null: not measured")]
+    goodput: Annotated[float | None, about("Share of the requests that met the lane's targets; null: none ended")]
+    requests: Annotated[int, about("Requests that ended")]
+    refused: Annotated[int, about("Requests that a limit refused, or that the system refused or failed")]
 
 
 class LaneFiguresView(LaneView, LaneResults):
@@ -56,49 +58,49 @@ class LaneFiguresView(LaneView, LaneResults):
 class TenantFiguresView(TypedDict):
     """One tenant's current work; its rate is over the window."""
 
-    tenant: str
-    running: int
-    queued: int
-    tokens_per_s: float
-    kv_blocks: int
+    tenant: Annotated[str, about("Id of the tenant")]
+    running: Annotated[int, about("Running choices")]
+    queued: Annotated[int, about("Waiting jobs")]
+    tokens_per_s: Annotated[float, about("Output tokens generated per second")]
+    kv_blocks: Annotated[int, about("KV blocks of its running and waiting choices")]
 
 
 class KvPoolView(TypedDict):
     """A worker's KV pool, in blocks."""
 
-    blocks: int
-    free: int
-    host_blocks: int
-    host_free: int
+    blocks: Annotated[int, about("Blocks of the pool")]
+    free: Annotated[int, about("Blocks with no data in use")]
+    host_blocks: Annotated[int, about("Blocks that fit into host memory")]
+    host_free: Annotated[int, about("Free slots of host memory")]
 
 
 class OverviewWorker(WorkerState):
     """One worker, and its KV pool."""
 
-    kv: KvPoolView
+    kv: Annotated[KvPoolView, about("Use of its KV pool")]
 
 
 class OverviewModel(TypedDict):
     """One model, and the workers that serve it."""
 
-    model: str
-    workers: int
-    queued: int
-    running: int
-    context_length: int
-    single_stream_ms: float
+    model: Annotated[str, about("The model's name")]
+    workers: Annotated[int, about("Workers that serve it")]
+    queued: Annotated[int, about("Waiting jobs")]
+    running: Annotated[int, about("Running choices")]
+    context_length: Annotated[int, about("Maximum of prompt and output tokens together")]
+    single_stream_ms: Annotated[float, about("Time per output token of a stream that runs alone; 0 until measured")]
 
 
 class OverviewView(TypedDict):
     """The fleet at a glance."""
 
-    at: float
-    window_s: float
-    lanes: list[LaneFiguresView]
-    refusals: dict[str, int]
-    tenants: list[TenantFiguresView]
-    workers: list[OverviewWorker]
-    models: list[OverviewModel]
+    at: Annotated[float, about("Unix seconds")]
+    window_s: Annotated[float, about("Span of counts and distributions, in seconds")]
+    lanes: Annotated[list[LaneFiguresView], about("Lanes that may be used")]
+    refusals: Annotated[dict[str, int], about("Refused requests of the window, by code")]
+    tenants: Annotated[list[TenantFiguresView], about("The busiest tenants, at most 64")]
+    workers: Annotated[list[OverviewWorker], about("Every live worker")]
+    models: Annotated[list[OverviewModel], about("Every model announced in the last seven days")]
 
 
 class Overview:
@@ -151,9 +153,16 @@ class Overview:
             return self._reports
 
 
-def lane_figures(lane: LaneSums) -> tuple[PercentilesView | None, PercentilesView | None, PercentilesView | None]:
-    """Return TTFT, TPOT and queue wait of a lane."""
-    return percentiles(lane.ttft), percentiles(lane.tpot), percentiles(lane.queue_wait)
+def lane_results(lane: LaneSums) -> LaneResults:
+    """Return the results of a lane's requests."""
+    return {
+        "ttft_ms": percentiles(lane.ttft),
+        "tpot_ms": percentiles(lane.tpot),
+        "queue_wait_ms": percentiles(lane.queue_wait),
+        "goodput": lane.met / lane.judged if lane.judged else None,
+        "requests": lane.requests,
+        "refused": lane.refused,
+    }
 
 
 def percentiles(buckets: Buckets) -> PercentilesView | None:
@@ -162,11 +171,6 @@ def percentiles(buckets: Buckets) -> PercentilesView | None:
         return None
     p50, p95, p99 = percentiles_ms(buckets, (0.5, 0.95, 0.99))
     return {"p50": p50, "p95": p95, "p99": p99}
-
-
-def goodput(lane: LaneSums) -> float | None:
-    """Return the share of a lane's requests that met its targets, or None without requests."""
-    return lane.met / lane.judged if lane.judged else None
 
 
 def in_hand_now(reports: Sequence[GatewayReport], now_ms: float) -> dict[str, tuple[int, int]]:
@@ -185,7 +189,10 @@ def _lanes(
     lanes: Mapping[LaneName, Lane], sums: Sums, workers: Sequence[WorkerStatus], waiting: Mapping[LaneName, LaneDepth]
 ) -> list[LaneFiguresView]:
     return [
-        _lane(lanes[name], sums.lanes.get(name.value, LaneSums()), workers, waiting.get(name, LaneDepth(0, 0)))
+        {
+            **lane_view(lanes[name], waiting.get(name, LaneDepth(0, 0)), workers),
+            **lane_results(sums.lanes.get(name.value, LaneSums())),
+        }
         for name in LaneName
     ]
 
@@ -202,19 +209,6 @@ def lane_view(lane: Lane, depth: LaneDepth, workers: Sequence[WorkerStatus]) -> 
         "tokens_per_s": sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
         "ttft_target_ms": lane.ttft_ms,
         "tpot_target_ms": lane.tpot_on(slowest_ms(workers)),
-    }
-
-
-def _lane(lane: Lane, sums: LaneSums, workers: Sequence[WorkerStatus], depth: LaneDepth) -> LaneFiguresView:
-    ttft, tpot, queue_wait = lane_figures(sums)
-    return {
-        **lane_view(lane, depth, workers),
-        "ttft_ms": ttft,
-        "tpot_ms": tpot,
-        "queue_wait_ms": queue_wait,
-        "goodput": goodput(sums),
-        "requests": sums.requests,
-        "refused": sums.refused,
     }
 
 

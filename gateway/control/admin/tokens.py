@@ -1,15 +1,15 @@
 """Admin calls on operator tokens, and on the calling operator."""
 
 import logging
-from typing import Literal
+from typing import Annotated, Literal
 
 from typing_extensions import TypedDict
 
+from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.call import Call
 from fairlane.gateway.control.admin.inputs import PageQuery, TokenBody
 from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import Deleted, Page, page
-from fairlane.gateway.control.operators.admin_tokens import AdminToken
 from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import not_found
 from fairlane.quotas.field_checks import moment
@@ -21,26 +21,29 @@ log = logging.getLogger(__name__)
 class MeView(TypedDict):
     """The calling operator."""
 
-    name: str
-    role: Literal["viewer", "operator", "owner"]
-    kind: Literal["key", "token", "user"]
+    name: Annotated[str, about("Name of the token or user; `admin` for the admin key")]
+    role: Annotated[Literal["viewer", "operator", "owner"], about("`viewer`, `operator` or `owner`")]
+    kind: Annotated[
+        Literal["key", "token", "user"],
+        about("The credential: the admin `key`, a `token`, or a `user` of the identity provider"),
+    ]
 
 
 class TokenView(TypedDict):
     """An operator token, without its secret."""
 
-    id: str
-    name: str
-    role: Literal["viewer", "operator", "owner"]
-    created_at: float
-    created_by: str
-    expires_at: float | None
+    id: Annotated[str, about("Identifier")]
+    name: Annotated[str, about("Name")]
+    role: Annotated[Literal["viewer", "operator", "owner"], about("`viewer`, `operator` or `owner`")]
+    created_at: Annotated[float, about("Unix seconds")]
+    created_by: Annotated[str, about("Who created it, as in the audit log")]
+    expires_at: Annotated[float | None, about("Unix seconds; null: never")]
 
 
 class NewTokenView(TokenView):
     """A new operator token, with its secret, which is shown only once."""
 
-    token: str
+    token: Annotated[str, about("The token itself, shown only once")]
 
 
 operations = Operations()
@@ -58,7 +61,7 @@ async def create_token(call: Call, body: TokenBody) -> NewTokenView:
     expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
     tokens = call.parts.operators.tokens
     token, secret = await tokens.create(body.name, Role(body.role), call.operator, expires_at)
-    view = token_view(token)
+    view = view_of(TokenView, token)
     try:
         await call.parts.audit.append(call.note("token.create", token.id, None, dict(view)))
     except STORE_ERRORS:
@@ -74,7 +77,7 @@ async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
     """List operator tokens by id."""
     tokens = await call.parts.operators.tokens.list()
     following = [token for token in tokens if token.id > (query.after or "")]
-    return page(following, query.limit, token_view, lambda token: token.id)
+    return page(following, query.limit, lambda token: view_of(TokenView, token), lambda token: token.id)
 
 
 @operations.add("DELETE /tokens/{token}")
@@ -85,21 +88,9 @@ async def revoke_token(call: Call) -> Deleted:
     if token is None:
         raise not_found("token")
     try:
-        await call.parts.audit.append(call.note("token.revoke", token.id, dict(token_view(token)), None))
+        await call.parts.audit.append(call.note("token.revoke", token.id, dict(view_of(TokenView, token)), None))
     except STORE_ERRORS:
         log.error("audit entry not written: action=token.revoke token=%s address=%s", token.id, call.address)
         raise
     await tokens.forget(token.id)
     return {"id": token.id, "deleted": True}
-
-
-def token_view(token: AdminToken) -> TokenView:
-    """Return a token in the API's shape."""
-    return {
-        "id": token.id,
-        "name": token.name,
-        "role": token.role.value,
-        "created_at": token.created_at,
-        "created_by": token.created_by,
-        "expires_at": token.expires_at,
-    }

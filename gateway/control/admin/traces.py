@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.call import NOT_CACHED, Call
 from fairlane.gateway.control.admin.inputs import PageQuery, SimulationBody, TraceContentQuery
 from fairlane.gateway.control.admin.operation import Operations
@@ -38,10 +39,10 @@ FLEET = "fleet"
 class TraceView(TypedDict):
     """One trace. Times are Unix seconds."""
 
-    name: str
-    kind: Literal["recorded", "uploaded"]
-    bytes: int
-    changed_at: float
+    name: Annotated[str, about("Name for reading and simulating it")]
+    kind: Annotated[Literal["recorded", "uploaded"], about("Its origin")]
+    bytes: Annotated[int, about("Size in bytes")]
+    changed_at: Annotated[float, about("Unix seconds of the last write")]
 
 
 class TraceForm(TypedDict):
@@ -177,4 +178,4 @@ async def _chunks(path: Path, start: int) -> AsyncIterator[bytes]:
 
 
 def _view(trace: StoredTrace) -> TraceView:
-    return {"name": trace.name, "kind": trace.kind, "bytes": trace.bytes, "changed_at": trace.changed_at}
+    return view_of(TraceView, trace)

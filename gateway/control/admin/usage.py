@@ -12,10 +12,11 @@ from zoneinfo import ZoneInfo
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from fairlane.common.views import view_of
 from fairlane.gateway.control.admin.call import NOT_CACHED, Call
 from fairlane.gateway.control.admin.inputs import AuditQuery, LedgerQuery, OfIncarnation, UsageQuery
 from fairlane.gateway.control.admin.operation import Operations
-from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, audit_view, page, usage_view
+from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, page, usage_view
 from fairlane.quotas import field_checks, keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import LedgerEntry
@@ -69,7 +70,7 @@ def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
 async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
     """List the audit log, newest first."""
     found = await call.parts.audit.list(query.limit + 1, query.after)
-    return page(found, query.limit, audit_view, lambda entry: entry.id)
+    return page(found, query.limit, lambda entry: view_of(AuditView, entry), lambda entry: entry.id)
 
 
 def moment_or_day(text: str, name: str) -> float | date:

@@ -1,19 +1,16 @@
-"""Response shapes of the admin API, published in OpenAPI, and functions that build them. Times are Unix seconds.
-
-The fields' descriptions are in `gateway.control.openapi`."""
+"""Response shapes of the admin API, published in OpenAPI, and functions that build them. Times are Unix seconds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Literal, NotRequired, TypeVar, cast
+from typing import Annotated, Generic, Literal, NotRequired, TypeVar, cast
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import about, view_of
 from fairlane.gateway.batches.batch_records import StandingBatch
 from fairlane.gateway.control.admin.worker_costs import WorkerCosts, worker_costs
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
-from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.ledger import UsageReport, UsageSums
-from fairlane.quotas.limits import LimitsBy
 from fairlane.quotas.prices import PriceList
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -25,297 +22,314 @@ OpenStatus = Literal["validating", "in_progress", "finalizing", "cancelling"]
 class Page(TypedDict, Generic[T]):
     """One page of a list."""
 
-    data: list[T]
-    has_more: bool
-    last_id: str | None
+    data: Annotated[list[T], about("The items")]
+    has_more: Annotated[bool, about("Whether there are further items")]
+    last_id: Annotated[str | None, about("Id of the last item, for `after`; null for an empty list")]
 
 
 class LimitsByView(TypedDict):
     """Limits of one model, one lane or both; null: any."""
 
-    model: str | None
-    lane: str | None
-    limits: dict[str, int]
+    model: Annotated[str | None, about("null: any")]
+    lane: Annotated[str | None, about("null: any")]
+    limits: Annotated[dict[str, int], about("Limits by name")]
 
 
 class TenantView(TypedDict):
     """One tenant."""
 
-    id: str
-    name: str
-    parent: str | None
-    timezone: str
-    weight: float
-    default_lane: str
-    lanes: list[str]
-    models: list[str] | None
-    model_aliases: dict[str, str]
-    limits: dict[str, int]
-    limits_by: list[LimitsByView]
-    shadow: list[str]
-    reserve: str
-    preemption: str
-    share_group: str
-    state: str
-    created_at: float
-    version: int
-    quota: NotRequired["QuotaView"]
+    id: Annotated[str, about("Identifier")]
+    name: Annotated[str, about("Name")]
+    parent: Annotated[str | None, about("The parent tenant, whose limits apply too")]
+    timezone: Annotated[str, about("IANA name of the zone in which its days and months begin")]
+    weight: Annotated[float, about("Scheduling weight relative to other tenants")]
+    default_lane: Annotated[str, about("The lane of requests that name none")]
+    lanes: Annotated[list[str], about("Lanes that may be used")]
+    models: Annotated[list[str] | None, about("Models that may be used; null: all")]
+    model_aliases: Annotated[dict[str, str], about("Alternative model names, each mapped to the model's own name")]
+    limits: Annotated[dict[str, int], about("Limits by name")]
+    limits_by: Annotated[list[LimitsByView], about("Limits of one model, one lane or both, in addition to `limits`")]
+    shadow: Annotated[list[str], about("Limits that are counted but not enforced")]
+    reserve: Annotated[str, about("`progressive`: output tokens are reserved in steps; `full`: all at the start")]
+    preemption: Annotated[
+        str, about("`exact`: preempted choices continue with the same tokens; `fast`: in the cheapest way")
+    ]
+    share_group: Annotated[str, about("Tenants of one group reuse each other's cached prompts; empty: not shared")]
+    state: Annotated[str, about("`active`, or the reason why it is not")]
+    created_at: Annotated[float, about("Unix seconds")]
+    version: Annotated[int, about("Grows with each change; part of the `ETag`")]
+    quota: NotRequired[
+        Annotated["QuotaView", about("Its limits and their current use; only if the list was requested with `quota`")]
+    ]
 
 
 class ScopesView(TypedDict):
     """The permitted uses of a key; null: everything that its tenant may use."""
 
-    models: list[str] | None
-    lanes: list[str] | None
-    endpoints: list[str] | None
-    cidrs: list[str] | None
-    act_as: list[str] | None
+    models: Annotated[list[str] | None, about("Models that may be used; null: all")]
+    lanes: Annotated[list[str] | None, about("Lanes that the key may use; null: all of its tenant's")]
+    endpoints: Annotated[
+        list[str] | None, about("Paths that the key may be used for, including all paths below them; null: any")
+    ]
+    cidrs: Annotated[list[str] | None, about("Networks that callers must be in; null: any")]
+    act_as: Annotated[list[str] | None, about("Tenants that a trusted proxy may act as, named in a header; null: none")]
 
 
 class KeyView(TypedDict):
     """One key, without its secret."""
 
-    id: str
-    tenant: str
-    name: str
-    state: Literal["active", "revoked"]
-    created_at: float
-    expires_at: float | None
-    last_used_at: float | None
-    limits: dict[str, int]
-    scopes: ScopesView
-    via: str | None
-    version: int
+    id: Annotated[str, about("Identifier")]
+    tenant: Annotated[str, about("Id of the tenant")]
+    name: Annotated[str, about("Name")]
+    state: Annotated[Literal["active", "revoked"], about("`active`, or the reason why it is not")]
+    created_at: Annotated[float, about("Unix seconds")]
+    expires_at: Annotated[float | None, about("Unix seconds; null: never")]
+    last_used_at: Annotated[float | None, about("Unix seconds, to the minute; null: never")]
+    limits: Annotated[dict[str, int], about("Limits by name")]
+    scopes: Annotated[ScopesView, about("What the key may be used for")]
+    via: Annotated[
+        str | None,
+        about("Its credential: `issuer:<name>`, `issuer:<name>/<group>`, `key:<id>`; null: by its own secret"),
+    ]
+    version: Annotated[int, about("Grows with each change; part of the `ETag`")]
 
 
 class NewKeyView(KeyView):
     """A new key with its secret, which is shown only once."""
 
-    key: str
+    key: Annotated[str, about("The key with its secret, shown only once")]
 
 
 class CreatedKeyView(KeyView):
     """A new key with its secret, or an imported key, which is usable from now on."""
 
-    key: str | None
+    key: Annotated[str | None, about("The key with its secret, shown only once; null: an imported key")]
 
 
 class ErasedView(TypedDict):
     """Erased objects of deleted tenants."""
 
-    id: str
-    tenants: int
-    erased: dict[str, int]
-    complete: bool
+    id: Annotated[str, about("Identifier")]
+    tenants: Annotated[int, about("Deleted tenants of this id")]
+    erased: Annotated[
+        dict[str, int],
+        about("Objects erased by this call, by kind; those erased since the deletion are not counted again"),
+    ]
+    complete: Annotated[
+        bool, about("Whether everything is erased; else the rest follows within 20 minutes of the deletion")
+    ]
 
 
 class Deleted(TypedDict):
     """The deleted object."""
 
-    id: str
-    deleted: Literal[True]
+    id: Annotated[str, about("Identifier")]
+    deleted: Annotated[Literal[True], about("Always true")]
 
 
 class LimitView(TypedDict):
     """One limit and its current use."""
 
-    limit: int
-    used: int
-    reserved: int
-    remaining: int
-    resets_at: float | None
-    scope: Literal["tenant", "key", "model_lane", "parent"]
-    shadow: bool
+    limit: Annotated[int, about("The limit's value")]
+    used: Annotated[int, about("Amount used by settled requests")]
+    reserved: Annotated[int, about("Amount held by running requests")]
+    remaining: Annotated[int, about("The part that is left")]
+    resets_at: Annotated[
+        float | None, about("Unix seconds at which the limit is full again; null if it does not reset by the clock")
+    ]
+    scope: Annotated[
+        Literal["tenant", "key", "model_lane", "parent"],
+        about("The limit's owner: the tenant, the key, a model or lane, or a parent tenant"),
+    ]
+    shadow: Annotated[bool, about("Counted and reported, but not enforced")]
 
 
 class QuotaView(TypedDict):
     """Every limit that is set."""
 
-    limits: dict[str, LimitView]
+    limits: Annotated[dict[str, LimitView], about("Limits by name")]
 
 
 class UsageLine(TypedDict, total=False):
     """A sum over settled requests, and the group that it belongs to."""
 
-    lane: str
-    model: str
-    key: str
-    day: str
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    cost: int
-    gpu_seconds: float
-    kv_block_seconds: float
+    lane: Annotated[str, about("`latency` or `throughput`")]
+    model: Annotated[str, about("The model's name")]
+    key: Annotated[str, about("Id of an API key")]
+    day: Annotated[str, about("Date in the tenant's time zone")]
+    requests: Annotated[int, about("Number of requests")]
+    prompt_tokens: Annotated[int, about("Prompt tokens")]
+    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
+    output_tokens: Annotated[int, about("Output tokens")]
+    cost: Annotated[int, about("In nano-units (billionths) of the currency, each request at the prices of its start")]
+    gpu_seconds: Annotated[float, about("Share of the workers' step time, as measured by them")]
+    kv_block_seconds: Annotated[float, about("KV blocks held, multiplied by the time, as measured by workers")]
 
 
 class UsageView(TypedDict):
     """Usage by group and in total."""
 
-    data: list[UsageLine]
-    total: UsageLine
-    currency: str
-    entries_from: float | None
-    incarnation: str
-    earlier: list[str]
+    data: Annotated[list[UsageLine], about("The items")]
+    total: Annotated[UsageLine, about("The sum")]
+    currency: Annotated[str, about("Currency of all prices and charges")]
+    entries_from: Annotated[
+        float | None,
+        about("Unix seconds of the oldest ledger entry kept; the sums reach further back. Null: no entry is kept"),
+    ]
+    incarnation: Annotated[str, about("The tenant's incarnation; empty: the first tenant with this id")]
+    earlier: Annotated[
+        list[str], about("Incarnations of the id's other tenants whose ledger is kept, the last deleted first")
+    ]
 
 
 class PriceView(TypedDict):
     """Prices of a model's tokens in a lane, in nano-units of the currency per token; `*`: any."""
 
-    model: str
-    lane: str
-    input: int
-    cached_input: int
-    output: int
+    model: Annotated[str, about("Name of a model; `*`: any")]
+    lane: Annotated[str, about("`latency`, `throughput`, or `*`: any")]
+    input: Annotated[int, about("Price of a prompt token")]
+    cached_input: Annotated[int, about("Price of a cached prompt token")]
+    output: Annotated[int, about("Price of an output token")]
 
 
 class PricesView(TypedDict):
     """The price list."""
 
-    currency: str
-    prices: list[PriceView]
-    version: int
+    currency: Annotated[str, about("Currency of all prices and charges")]
+    prices: Annotated[
+        list[PriceView], about("The most specific row applies: model and lane, then model, then lane, then neither")
+    ]
+    version: Annotated[int, about("Grows with each change; part of the `ETag`")]
 
 
 class ChargebackLine(UsageLine, total=False):
     """A month's usage of a tenant, or of an organisation with all its tenants."""
 
-    month: str
-    organisation: str
-    tenant: str
+    month: Annotated[str, about("Year and month, such as 2026-11")]
+    organisation: Annotated[str, about("Id of its root tenant")]
+    tenant: Annotated[str, about("Id of the tenant")]
 
 
 class ChargebackView(TypedDict):
     """A month's usage of all tenants that used something."""
 
-    month: str
-    currency: str
-    tenants: list[ChargebackLine]
-    organisations: list[ChargebackLine]
-    total: UsageLine
+    month: Annotated[str, about("Year and month, such as 2026-11")]
+    currency: Annotated[str, about("Currency of all prices and charges")]
+    tenants: Annotated[list[ChargebackLine], about("Tenants with usage")]
+    organisations: Annotated[list[ChargebackLine], about("Each organisation with all its tenants")]
+    total: Annotated[UsageLine, about("The sum")]
 
 
 class WorkerState(TypedDict):
     """A worker's identity and load."""
 
-    id: str
-    model: str
-    queue: str
-    card_sha256: str
-    started_at: float
-    draining: bool
-    block_size: int
-    blocks_total: int
-    blocks_free: int
-    host_slots_total: int
-    host_slots_free: int
-    max_sequences: int
-    running: dict[str, int]
-    waiting: dict[str, int]
-    preempted: dict[str, int]
-    tokens_per_s: dict[str, float]
-    step_ms: float
-    single_stream_ms: float
-    prefill_tokens_per_s: float
+    id: Annotated[str, about("Identifier")]
+    model: Annotated[str, about("The model's name")]
+    queue: Annotated[str, about("The queue that it takes jobs from")]
+    card_sha256: Annotated[str, about("Hash of the model card that the worker serves")]
+    started_at: Annotated[float, about("Unix seconds")]
+    draining: Annotated[bool, about("Whether it has stopped taking jobs")]
+    block_size: Annotated[int, about("Tokens per KV block")]
+    blocks_total: Annotated[int, about("KV blocks in the pool")]
+    blocks_free: Annotated[int, about("KV blocks with no data in use")]
+    host_slots_total: Annotated[int, about("KV blocks that fit into host memory")]
+    host_slots_free: Annotated[int, about("Free slots of host memory")]
+    max_sequences: Annotated[int, about("Choices that run at the same time")]
+    running: Annotated[dict[str, int], about("Running choices by lane")]
+    waiting: Annotated[dict[str, int], about("Choices that wait in the worker, by lane")]
+    preempted: Annotated[dict[str, int], about("Preempted choices by lane")]
+    tokens_per_s: Annotated[dict[str, float], about("Output tokens per second by lane")]
+    step_ms: Annotated[float, about("Mean time of recent steps")]
+    single_stream_ms: Annotated[float, about("Time per output token of a stream that runs alone; 0 until measured")]
+    prefill_tokens_per_s: Annotated[float, about("Prompt tokens that it computes per second")]
 
 
 class WorkerView(WorkerState):
     """One live worker: its identity, its load and the costs of its steps."""
 
-    costs: WorkerCosts | None
+    costs: Annotated[WorkerCosts | None, about("Costs of its steps; null until it has learnt them")]
 
 
 class OpenBatchView(TypedDict):
     """One open batch and its progress."""
 
-    id: str
-    tenant: str
-    key: str
-    endpoint: str
-    status: OpenStatus
-    created_at: int
-    window_ends_at: int
-    total: int
-    completed: int
-    failed: int
-    enqueued_tokens: int
-    gateway: str | None
+    id: Annotated[str, about("Identifier")]
+    tenant: Annotated[str, about("Id of the tenant")]
+    key: Annotated[str, about("Id of the key that created it, whose limits apply to its lines")]
+    endpoint: Annotated[str, about("The path that its lines call")]
+    status: Annotated[OpenStatus, about("`validating`: no line has started; `finalizing`: no line runs any more")]
+    created_at: Annotated[int, about("Unix seconds")]
+    window_ends_at: Annotated[int, about("Unix seconds; lines that have not run by then expire")]
+    total: Annotated[int, about("Lines of the file")]
+    completed: Annotated[int, about("Answered lines")]
+    failed: Annotated[int, about("Failed lines")]
+    enqueued_tokens: Annotated[int, about("Upper bound of the prompt and output tokens of its unfinished lines")]
+    gateway: Annotated[str | None, about("The process that runs it: its host, and a unique suffix; null: none")]
 
 
 class LaneView(TypedDict):
     """One lane, of all models or of one."""
 
-    lane: str
-    queued: int
-    queued_tokens: int
-    oldest_wait_ms: float
-    running: int
-    preempted: int
-    tokens_per_s: float
-    ttft_target_ms: float
-    tpot_target_ms: float
+    lane: Annotated[str, about("`latency` or `throughput`")]
+    queued: Annotated[int, about("Waiting jobs")]
+    queued_tokens: Annotated[int, about("Prompt tokens of waiting jobs")]
+    oldest_wait_ms: Annotated[float, about("Waiting time of the request that has waited longest")]
+    running: Annotated[int, about("Running choices")]
+    preempted: Annotated[int, about("Choices that are preempted by more urgent ones, to continue later")]
+    tokens_per_s: Annotated[float, about("Output tokens generated per second")]
+    ttft_target_ms: Annotated[float, about("Target for the first token")]
+    tpot_target_ms: Annotated[
+        float, about("Target per output token; if it adapts to the hardware, that of the slowest worker")
+    ]
 
 
 class LimitBlockView(TypedDict):
     """The limit that caused the refusal."""
 
-    name: str
-    scope: str
-    limit: int
-    used: int
-    reserved: int
-    requested: int
-    resets_at: float | None
+    name: Annotated[str, about("Which limit")]
+    scope: Annotated[str, about("The limit's owner: the tenant, the key, a model or lane, or a parent tenant")]
+    limit: Annotated[int, about("The limit's value")]
+    used: Annotated[int, about("Amount used by settled requests")]
+    reserved: Annotated[int, about("Amount held by running requests")]
+    requested: Annotated[int, about("The requested amount")]
+    resets_at: Annotated[
+        float | None, about("Unix seconds at which the limit is full again; null if it does not reset by the clock")
+    ]
 
 
 class ExplainView(TypedDict):
     """The outcome that a request would have now."""
 
-    admitted: bool
-    code: str | None
-    message: str | None
-    limit: LimitBlockView | None
-    retry_after_s: float | None
-    expected_wait_ms: float | None
+    admitted: Annotated[bool, about("Whether the request would be admitted")]
+    code: Annotated[str | None, about("Code of the refusal; null if the request would be admitted")]
+    message: Annotated[str | None, about("Message of the refusal; null if the request would be admitted")]
+    limit: Annotated[LimitBlockView | None, about("The limit that would refuse the request; null if none does")]
+    retry_after_s: Annotated[
+        float | None, about("Seconds after which the request would fit at the latest; null if unknown or never")
+    ]
+    expected_wait_ms: Annotated[
+        float | None,
+        about("Time until the first token; null if the request would be refused or nothing has been measured yet"),
+    ]
 
 
 class AuditView(TypedDict):
     """One recorded change."""
 
-    id: str
-    at: float
-    actor: str
-    address: str
-    action: str
-    target: str
-    changes: dict[str, object]
+    id: Annotated[str, about("Identifier")]
+    at: Annotated[float, about("Unix seconds")]
+    actor: Annotated[str, about("The operator who made the change")]
+    address: Annotated[str, about("The caller's address, as seen by this gateway")]
+    action: Annotated[str, about("The recorded action, such as `tenant.update`")]
+    target: Annotated[str, about("The changed object: a tenant, or a key as `tenant/key`")]
+    changes: Annotated[dict[str, object], about("The changed fields, before and after")]
 
 
-View = TypeVar("View")
+Shown = TypeVar("Shown")
 Item = TypeVar("Item")
 
-# Fields of a TenantView that an operator sets.
-TENANT_FIELDS = (
-    "name",
-    "parent",
-    "timezone",
-    "weight",
-    "default_lane",
-    "lanes",
-    "models",
-    "model_aliases",
-    "limits",
-    "limits_by",
-    "shadow",
-    "reserve",
-    "preemption",
-    "share_group",
-)
 
-
-def page(items: Sequence[Item], limit: int, view: Callable[[Item], View], id_of: Callable[[Item], str]) -> Page[View]:
+def page(items: Sequence[Item], limit: int, view: Callable[[Item], Shown], id_of: Callable[[Item], str]) -> Page[Shown]:
     """Return a page of `limit` items. Pass one item more than that, so that `has_more` can be known."""
     shown = items[:limit]
     last_id = id_of(shown[-1]) if shown else None
@@ -324,53 +338,17 @@ def page(items: Sequence[Item], limit: int, view: Callable[[Item], View], id_of:
 
 def tenant_view(tenant: Tenant) -> TenantView:
     """Return a tenant in the API's shape."""
-    return {
-        "id": tenant.id,
-        "name": tenant.name,
-        "parent": tenant.parent,
-        "timezone": tenant.timezone,
-        "weight": tenant.weight,
-        "default_lane": tenant.default_lane,
-        "lanes": list(tenant.lanes),
-        "models": _listed(tenant.models),
-        "model_aliases": dict(tenant.model_aliases),
-        "limits": tenant.limits.as_dict(),
-        "limits_by": [_limits_by_view(each) for each in tenant.limits_by],
-        "shadow": list(tenant.shadow),
-        "reserve": tenant.reserve,
-        "preemption": tenant.preemption,
-        "share_group": tenant.share_group,
-        "state": tenant.state,
-        "created_at": tenant.created_at,
-        "version": tenant.version,
-    }
-
-
-def _limits_by_view(by: LimitsBy) -> LimitsByView:
-    return {"model": by.model or None, "lane": by.lane or None, "limits": by.limits.as_dict()}
+    limits_by: list[LimitsByView] = [
+        {"model": by.model or None, "lane": by.lane or None, "limits": by.limits.as_dict()} for by in tenant.limits_by
+    ]
+    aliases = dict(tenant.model_aliases)
+    return view_of(TenantView, tenant, limits=tenant.limits.as_dict(), limits_by=limits_by, model_aliases=aliases)
 
 
 def key_view(key: ApiKey) -> KeyView:
     """Return a key in the API's shape."""
-    return {
-        "id": key.id,
-        "tenant": key.tenant,
-        "name": key.name,
-        "state": key.state,
-        "created_at": key.created_at,
-        "expires_at": key.expires_at,
-        "last_used_at": key.last_used_at,
-        "limits": key.limits.as_dict(),
-        "scopes": {
-            "models": _listed(key.scopes.models),
-            "lanes": _listed(key.scopes.lanes),
-            "endpoints": _listed(key.scopes.endpoints),
-            "cidrs": _listed(key.scopes.cidrs),
-            "act_as": _listed(key.scopes.act_as),
-        },
-        "via": key.via or None,
-        "version": key.version,
-    }
+    scopes = view_of(ScopesView, key.scopes)
+    return view_of(KeyView, key, limits=key.limits.as_dict(), scopes=scopes, via=key.via or None)
 
 
 def usage_view(
@@ -399,74 +377,25 @@ def worker_view(status: WorkerStatus) -> WorkerView:
 
 def worker_state(status: WorkerStatus) -> WorkerState:
     """Return the worker's view without its costs, which change with each step."""
-    return {
-        "id": status.worker_id,
-        "model": status.model,
-        "queue": status.queue,
-        "card_sha256": status.card_sha256,
-        "started_at": status.started_at_ms / 1e3,
-        "draining": status.draining,
-        "block_size": status.block_size,
-        "blocks_total": status.blocks_total,
-        "blocks_free": status.blocks_free,
-        "host_slots_total": status.host_slots_total,
-        "host_slots_free": status.host_slots_free,
-        "max_sequences": status.max_sequences,
-        "running": status.running,
-        "waiting": status.waiting,
-        "preempted": status.preempted,
-        "tokens_per_s": status.tokens_per_s,
-        "step_ms": status.step_ms,
-        "single_stream_ms": status.single_stream_ms,
-        "prefill_tokens_per_s": status.prefill_tokens_per_s,
-    }
+    return view_of(WorkerState, status, id=status.worker_id, started_at=status.started_at_ms / 1e3)
 
 
 def open_batch_view(standing: StandingBatch) -> OpenBatchView:
     """Return an open batch in the API's shape."""
     batch = standing.batch
-    return {
-        "id": batch.id,
-        "tenant": batch.tenant,
-        "key": batch.key_id,
-        "endpoint": batch.endpoint,
-        "status": cast(OpenStatus, standing.status),  # a status of open batches
-        "created_at": batch.created_at,
-        "window_ends_at": batch.expires_at,
-        "total": batch.total,
-        "completed": batch.completed,
-        "failed": batch.failed,
-        "enqueued_tokens": standing.enqueued_tokens,
-        "gateway": standing.owner or None,
-    }
-
-
-def audit_view(entry: AuditEntry) -> AuditView:
-    """Return an audit entry in the API's shape."""
-    return {
-        "id": entry.id,
-        "at": entry.at,
-        "actor": entry.actor,
-        "address": entry.address,
-        "action": entry.action,
-        "target": entry.target,
-        "changes": entry.changes,
-    }
+    return view_of(
+        OpenBatchView,
+        batch,
+        key=batch.key_id,
+        status=standing.status,
+        window_ends_at=batch.expires_at,
+        enqueued_tokens=standing.enqueued_tokens,
+        gateway=standing.owner or None,
+    )
 
 
 def usage_line(usage: UsageSums, group: Mapping[str, str]) -> UsageLine:
     """Return a sum with the values of its group."""
-    figures: UsageLine = {
-        "requests": usage.requests,
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost": usage.spend,
-        "gpu_seconds": usage.gpu_us / 1e6,
-        "kv_block_seconds": usage.kv_block_ms / 1e3,
-    }
-    return cast(UsageLine, {**group, **figures})  # the keys of `group` are the ledger's group names
-
-
-def _listed(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else list(names)
+    costs = {"cost": usage.spend, "gpu_seconds": usage.gpu_us / 1e6, "kv_block_seconds": usage.kv_block_ms / 1e3}
+    # The keys of `group` are the ledger's group names.
+    return cast(UsageLine, {**group, **view_of(UsageLine, usage, **costs)})

@@ -1,7 +1,10 @@
 """The costs of a worker's steps, as learnt and reported in its heartbeat: by part, and as curves."""
 
+from typing import Annotated
+
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import about
 from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, step_ms_by
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -13,13 +16,15 @@ LONGEST_PROMPT = 4096
 class WorkerCosts(TypedDict):
     """Costs of a step by part, and as curves: points of [tokens, milliseconds]."""
 
-    base_ms: float
-    row_ms: float
-    prefill_token_ms: float
-    context_token_ms: float
-    attention_pair_ms: float
-    prefill: list[list[float]]
-    decode: list[list[float]]
+    base_ms: Annotated[float, about("Fixed cost of a step")]
+    row_ms: Annotated[float, about("Per sequence")]
+    prefill_token_ms: Annotated[float, about("Per prompt token")]
+    context_token_ms: Annotated[float, about("Per KV token that a decoding sequence reads")]
+    attention_pair_ms: Annotated[float, about("Per prompt token and token that it attends to")]
+    prefill: Annotated[list[list[float]], about("Steps that compute only a prompt of n tokens: [n, ms]")]
+    decode: Annotated[
+        list[list[float]], about("Steps that generate one token for each of n sequences with 512 KV tokens: [n, ms]")
+    ]
 
 
 def worker_costs(status: WorkerStatus) -> WorkerCosts | None:

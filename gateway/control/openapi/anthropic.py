@@ -1,9 +1,10 @@
 """Responses in Anthropic's format, as published in OpenAPI; `gateway.answers.messages` builds them."""
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView
 from fairlane.gateway.control.openapi.schemas import Limited
 
@@ -11,80 +12,88 @@ from fairlane.gateway.control.openapi.schemas import Limited
 class TextContent(TypedDict):
     """Text of the answer."""
 
-    type: Literal["text"]
-    text: str
+    type: Annotated[Literal["text"], about("Type of this object")]
+    text: Annotated[str, about("The text")]
 
 
 class ThinkingContent(TypedDict):
     """The model's thinking; empty if the request omits it."""
 
-    type: Literal["thinking"]
-    thinking: str
-    signature: str
+    type: Annotated[Literal["thinking"], about("Type of this object")]
+    thinking: Annotated[str, about("The model's thinking")]
+    signature: Annotated[str, about("Always `unsigned`: returned thinking is accepted unchecked")]
 
 
 class ToolUseContent(TypedDict):
     """A tool call."""
 
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
+    type: Annotated[Literal["tool_use"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    name: Annotated[str, about("Name")]
+    input: Annotated[dict[str, Any], about("The arguments")]
 
 
 class MessageUsage(TypedDict):
     """Charged tokens of a request; `input_tokens` and `cache_read_input_tokens` together are its prompt."""
 
-    input_tokens: int
-    cache_creation_input_tokens: int
-    cache_read_input_tokens: int
-    output_tokens: int
-    service_tier: Literal["standard", "priority", "batch"]
+    input_tokens: Annotated[int, about("Prompt tokens")]
+    cache_creation_input_tokens: Annotated[int, about("Always 0")]
+    cache_read_input_tokens: Annotated[int, about("Prompt tokens that were in a cache")]
+    output_tokens: Annotated[int, about("Output tokens")]
+    service_tier: Annotated[Literal["standard", "priority", "batch"], about("The granted service tier")]
 
 
 class AnthropicMessage(TypedDict):
     """A message; a stream sends it as events, from `message_start` to `message_stop`."""
 
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[TextContent | ThinkingContent | ToolUseContent]
-    stop_reason: Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"]
-    stop_sequence: str | None
-    usage: MessageUsage
-    fairlane: NotRequired[Limited]
+    id: Annotated[str, about("Identifier")]
+    type: Annotated[Literal["message"], about("Type of this object")]
+    role: Annotated[Literal["assistant"], about("The message's author")]
+    model: Annotated[str, about("The model's name")]
+    content: Annotated[
+        list[TextContent | ThinkingContent | ToolUseContent], about("Blocks in order: thinking, text and tool calls")
+    ]
+    stop_reason: Annotated[
+        Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"],
+        about("Why the message ended"),
+    ]
+    stop_sequence: Annotated[str | None, about("The stop sequence that matched; null: none")]
+    usage: Annotated[MessageUsage, about("Charged tokens")]
+    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
 class TokenCount(TypedDict):
     """The number of a prompt's tokens."""
 
-    input_tokens: int
+    input_tokens: Annotated[int, about("Prompt tokens")]
 
 
 class AnthropicErrorBody(TypedDict):
     """An error: Anthropic's type, Fairlane's machine-readable code, and the field or limit that caused it."""
 
-    type: Literal[
-        "invalid_request_error",
-        "authentication_error",
-        "permission_error",
-        "not_found_error",
-        "request_too_large",
-        "rate_limit_error",
-        "api_error",
-        "overloaded_error",
-        "timeout_error",
+    type: Annotated[
+        Literal[
+            "invalid_request_error",
+            "authentication_error",
+            "permission_error",
+            "not_found_error",
+            "request_too_large",
+            "rate_limit_error",
+            "api_error",
+            "overloaded_error",
+            "timeout_error",
+        ],
+        about("Anthropic's type of the error"),
     ]
-    message: str
-    code: str
-    param: NotRequired[str]
-    limit: NotRequired[LimitBlockView]
+    message: Annotated[str, about("Human-readable message")]
+    code: Annotated[str, about("Machine-readable error code, from the table of errors")]
+    param: NotRequired[Annotated[str, about("The request's field that caused the error; null if none did")]]
+    limit: NotRequired[Annotated[LimitBlockView, about("The limit that caused the error, if any")]]
 
 
 class AnthropicError(TypedDict):
     """The error response on Anthropic's paths, also within a stream."""
 
-    type: Literal["error"]
-    error: AnthropicErrorBody
-    request_id: str | None
+    type: Annotated[Literal["error"], about("Type of this object")]
+    error: Annotated[AnthropicErrorBody, about("The error")]
+    request_id: Annotated[str | None, about("The request's id, as in the header `request-id`")]

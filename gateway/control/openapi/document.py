@@ -18,11 +18,12 @@ from starlette.routing import Route
 
 from fairlane.gateway.control.admin.operation import JSON, Documented, Who
 from fairlane.gateway.control.admin.routes import OPERATIONS
-from fairlane.gateway.control.openapi import anthropic as anthropic_schemas
-from fairlane.gateway.control.openapi import schemas as openapi_schemas
+from fairlane.gateway.control.openapi import headers
+from fairlane.gateway.control.openapi.anthropic import AnthropicError
 from fairlane.gateway.control.openapi.calls import ANY_REQUEST, FORM, NEUTRAL, OPEN_CALLS, STREAM, TENANT_API
 from fairlane.gateway.control.openapi.examples import ANSWERS, BODIES, ERROR
 from fairlane.gateway.control.openapi.refine import query_schema, refined, with_neutral_fields
+from fairlane.gateway.control.openapi.schemas import Error
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
 from fairlane.quotas.tenants import TENANT_ID
 
@@ -58,7 +59,7 @@ def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
     return {"name": name, "in": "query", "required": required, "schema": schema, **described}
 
 
-_ERRORS = openapi_schemas.Error, anthropic_schemas.AnthropicError
+_ERRORS = Error, AnthropicError
 _TAGS: Mapping[Who, str] = {
     "tenant": "Calls of applications, with a tenant's key",
     "admin": "Calls of operators, with the admin key or a token",
@@ -120,7 +121,7 @@ def document() -> Json:
         "paths": dict(paths),
         "components": {
             "schemas": schemas,
-            "headers": openapi_schemas.components(),
+            "headers": headers.components(),
             "securitySchemes": _SECURITY,
         },
     }
@@ -137,7 +138,7 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     places, defined = TypeAdapter.json_schemas(wanted, ref_template="#/components/schemas/{model}")
     named = {shape: schema for (shape, _), schema in places.items()}
     schemas = refined(with_neutral_fields(defined["$defs"], NEUTRAL))
-    schemas[openapi_schemas.Error.__name__]["examples"] = [ERROR]
+    schemas[Error.__name__]["examples"] = [ERROR]
     return schemas, named
 
 
@@ -145,10 +146,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
     if row.role:
         shown["description"] = f"Requires the operator role `{row.role}` or a higher one."
-    of_a_model = STREAM in row.answers and row.who == "tenant"
-    is_once = "idempotency_conflict" in row.codes
-    asked = openapi_schemas.asked(of_a_model=of_a_model, is_once=is_once, if_match=row.if_match)
-    shown["parameters"] = [*parameters(row.path, row.query), *asked]
+    shown["parameters"] = [*parameters(row.path, row.query), *headers.of_request(row)]
     if row.body is not None:
         shown["requestBody"] = {
             "required": _must_be_sent(row.body),
@@ -157,8 +155,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     if JSON in content:
         content[JSON] |= _example(ANSWERS, row)
-    told = openapi_schemas.told(row.who, row.path, of_a_model=of_a_model, is_once=is_once, tagged=row.tagged)
-    done = {"description": "Done", "headers": told, "content": content}
+    done = {"description": "Done", "headers": headers.of_success(row), "content": content}
     shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = _NEEDS[row.who]
     return shown
@@ -199,7 +196,7 @@ def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     return {
         str(status): {
             "description": " | ".join(sorted(said)),
-            "headers": {**openapi_schemas.told(row.who, row.path), **openapi_schemas.of_refusals(said)},
+            "headers": headers.of_refusal(row, said),
             "content": content,
         }
         for status, said in sorted(by_status.items())

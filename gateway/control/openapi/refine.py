@@ -8,12 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from fairlane.gateway.control.openapi.descriptions import PROPERTIES
-from fairlane.gateway.control.openapi.figure_descriptions import FIGURES
-from fairlane.gateway.control.openapi.simulation_descriptions import SIMULATIONS
 from fairlane.gateway.dialects.openai.neutral import Neutral
 
 Json = dict[str, Any]
-_WORDS = {**PROPERTIES, **FIGURES, **SIMULATIONS}
 
 
 def refined(schemas: Mapping[str, Json]) -> Json:
@@ -100,7 +97,7 @@ def _without_titles(value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 def _with_described(name: str, schema: Json) -> Json:
     for field, told in schema.get("properties", {}).items():
-        words = _WORDS.get(f"{name}.{field}") or _WORDS.get(field)
+        words = PROPERTIES.get(f"{name}.{field}") or PROPERTIES.get(field)
         if "description" not in told and words is not None:
             told["description"] = words
     return schema

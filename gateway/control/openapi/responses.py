@@ -1,9 +1,10 @@
 """Responses of the Responses API, as published in OpenAPI; `gateway/answers/responses.py` builds them."""
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import about
 from fairlane.gateway.control.openapi.schemas import ChosenLogprob, Limited, Tier
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -12,191 +13,205 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 class OutputText(TypedDict):
     """Text of a message."""
 
-    type: Literal["output_text"]
-    text: str
-    annotations: list[dict[str, Any]]
-    logprobs: list[ChosenLogprob]
+    type: Annotated[Literal["output_text"], about("Type of this object")]
+    text: Annotated[str, about("The text")]
+    annotations: Annotated[list[dict[str, Any]], about("OpenAI's field, always null or empty")]
+    logprobs: Annotated[list[ChosenLogprob], about("Log-probabilities of the output's tokens; null if not requested")]
 
 
 class OutputMessage(TypedDict):
     """A message of the model."""
 
-    type: Literal["message"]
-    id: str
-    role: Literal["assistant"]
-    status: ItemStatus
-    content: list[OutputText]
+    type: Annotated[Literal["message"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    role: Annotated[Literal["assistant"], about("The message's author")]
+    status: Annotated[ItemStatus, about("Current status")]
+    content: Annotated[list[OutputText], about("The content")]
 
 
 class ReasoningText(TypedDict):
     """Text of the model's reasoning."""
 
-    type: Literal["reasoning_text"]
-    text: str
+    type: Annotated[Literal["reasoning_text"], about("Type of this object")]
+    text: Annotated[str, about("The text")]
 
 
 class ReasoningOutput(TypedDict):
     """The model's reasoning before its answer."""
 
-    type: Literal["reasoning"]
-    id: str
-    status: ItemStatus
-    summary: list[dict[str, Any]]
-    content: list[ReasoningText]
+    type: Annotated[Literal["reasoning"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    status: Annotated[ItemStatus, about("Current status")]
+    summary: Annotated[list[dict[str, Any]], about("Always empty, or the requested kind of summary")]
+    content: Annotated[list[ReasoningText], about("The content")]
 
 
 class FunctionCallOutput(TypedDict):
     """A function call."""
 
-    type: Literal["function_call"]
-    id: str
-    call_id: str
-    name: str
-    arguments: str
-    status: ItemStatus
+    type: Annotated[Literal["function_call"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    call_id: Annotated[str, about("Id of the call, which its output refers to")]
+    name: Annotated[str, about("Name")]
+    arguments: Annotated[str, about("The arguments as JSON")]
+    status: Annotated[ItemStatus, about("Current status")]
 
 
 class CustomCallOutput(TypedDict):
     """A call of a custom tool."""
 
-    type: Literal["custom_tool_call"]
-    id: str
-    call_id: str
-    name: str
-    input: str
-    status: ItemStatus
+    type: Annotated[Literal["custom_tool_call"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    call_id: Annotated[str, about("Id of the call, which its output refers to")]
+    name: Annotated[str, about("Name")]
+    input: Annotated[str, about("The argument")]
+    status: Annotated[ItemStatus, about("Current status")]
 
 
 class InputTokens(TypedDict):
     """The cached part of the prompt's tokens."""
 
-    cached_tokens: int
-    cache_write_tokens: int
+    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
+    cache_write_tokens: Annotated[int, about("Always 0")]
 
 
 class OutputTokens(TypedDict):
     """The reasoning part of the output tokens."""
 
-    reasoning_tokens: int
+    reasoning_tokens: Annotated[int, about("Always 0")]
 
 
 class ResponseUsage(TypedDict):
     """Charged tokens of a response."""
 
-    input_tokens: int
-    input_tokens_details: InputTokens
-    output_tokens: int
-    output_tokens_details: OutputTokens
-    total_tokens: int
+    input_tokens: Annotated[int, about("Prompt tokens")]
+    input_tokens_details: Annotated[InputTokens, about("OpenAI's breakdown of the input tokens")]
+    output_tokens: Annotated[int, about("Output tokens")]
+    output_tokens_details: Annotated[OutputTokens, about("OpenAI's breakdown of the output tokens")]
+    total_tokens: Annotated[int, about("Prompt and output tokens")]
 
 
 class IncompleteDetails(TypedDict):
     """The reason why a response is incomplete."""
 
-    reason: Literal["max_output_tokens"]
+    reason: Annotated[Literal["max_output_tokens"], about("The limit that was reached")]
 
 
 class ResponseFailure(TypedDict):
     """The reason why a streamed response failed."""
 
-    code: Literal["server_error", "rate_limit_exceeded"]
-    message: str
+    code: Annotated[
+        Literal["server_error", "rate_limit_exceeded"], about("Machine-readable error code, from the table of errors")
+    ]
+    message: Annotated[str, about("Human-readable message")]
 
 
 class ReasoningEcho(TypedDict):
     """The requested reasoning settings."""
 
-    effort: str | None
-    summary: str | None
+    effort: Annotated[
+        str | None,
+        about("Thinking effort, if the model's chat template supports it; else only `none` and `medium` are accepted"),
+    ]
+    summary: Annotated[str | None, about("Always empty, or the requested kind of summary")]
 
 
 class TextEcho(TypedDict):
     """The requested text settings."""
 
-    format: dict[str, Any]
-    verbosity: Literal["medium"]
+    format: Annotated[dict[str, Any], about("Required format of the text")]
+    verbosity: Annotated[Literal["medium"], about("Only at its neutral value")]
 
 
 class ResponseObject(TypedDict):
     """A response; a stream sends it as numbered events, the last of which contains all of it."""
 
-    id: str
-    object: Literal["response"]
-    created_at: int
-    completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
-    error: ResponseFailure | None
-    incomplete_details: IncompleteDetails | None
-    model: str
-    output: list[OutputMessage | ReasoningOutput | FunctionCallOutput | CustomCallOutput]
-    service_tier: Tier
-    usage: ResponseUsage | None
-    background: Literal[False]
-    frequency_penalty: float
-    instructions: str | None
-    max_output_tokens: int | None
-    max_tool_calls: int | None
-    metadata: dict[str, str]
-    parallel_tool_calls: bool
-    presence_penalty: float
-    previous_response_id: str | None
-    prompt_cache_key: str | None
-    reasoning: ReasoningEcho
-    safety_identifier: str | None
-    store: bool
-    temperature: float
-    text: TextEcho
-    tool_choice: str | dict[str, Any]
-    tools: list[dict[str, Any]]
-    top_logprobs: int
-    top_p: float
-    truncation: Literal["disabled"]
-    user: str | None
-    fairlane: NotRequired[Limited]
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["response"], about("Type of this object")]
+    created_at: Annotated[int, about("Unix seconds")]
+    completed_at: Annotated[int | None, about("Unix seconds; null: not completed")]
+    status: Annotated[
+        Literal["in_progress", "completed", "incomplete", "failed"], about("`completed`, or why it is not")
+    ]
+    error: Annotated[ResponseFailure | None, about("The error")]
+    incomplete_details: Annotated[
+        IncompleteDetails | None, about("Why the response is incomplete; null: it is complete")
+    ]
+    model: Annotated[str, about("The model's name")]
+    output: Annotated[
+        list[OutputMessage | ReasoningOutput | FunctionCallOutput | CustomCallOutput],
+        about("Items in order: reasoning, messages and calls"),
+    ]
+    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
+    usage: Annotated[ResponseUsage | None, about("Charged tokens")]
+    background: Annotated[Literal[False], about("Always false")]
+    frequency_penalty: Annotated[float, about("Penalty by how often a token has occurred in the output")]
+    instructions: Annotated[
+        str | None, about("System prompt of this response; a following response does not inherit it")
+    ]
+    max_output_tokens: Annotated[int | None, about("Maximum output tokens; null: none was stated")]
+    max_tool_calls: Annotated[int | None, about("Accepted: it limits OpenAI's built-in tools, of which there are none")]
+    metadata: Annotated[dict[str, str], about("For the caller's own use; it has no effect")]
+    parallel_tool_calls: Annotated[bool, about("Whether an answer may call several tools at once")]
+    presence_penalty: Annotated[float, about("Penalty for every token that has occurred in the output")]
+    previous_response_id: Annotated[str | None, about("A stored response whose conversation this one continues")]
+    prompt_cache_key: Annotated[str | None, about("For the caller's own use; it has no effect")]
+    reasoning: Annotated[ReasoningEcho, about("Options of the model's reasoning")]
+    safety_identifier: Annotated[str | None, about("For the caller's own use; it has no effect")]
+    store: Annotated[bool, about("Whether the response is stored")]
+    temperature: Annotated[float, about("Temperature used for sampling")]
+    text: Annotated[TextEcho, about("Options of the answer's text")]
+    tool_choice: Annotated[str | dict[str, Any], about("Whether the model must call a tool, and which one")]
+    tools: Annotated[list[dict[str, Any]], about("Functions that the model may call")]
+    top_logprobs: Annotated[int, about("Number of most likely tokens to return at each position")]
+    top_p: Annotated[float, about("Nucleus probability used for sampling")]
+    truncation: Annotated[Literal["disabled"], about("Always `disabled`: a conversation that is too long is refused")]
+    user: Annotated[str | None, about("For the caller's own use; it has no effect")]
+    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
 class DeletedResponse(TypedDict):
     """A deleted response."""
 
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["response"], about("Type of this object")]
+    deleted: Annotated[Literal[True], about("Always true")]
 
 
 class CompactionOutput(TypedDict):
     """The summary of a conversation, encrypted for its tenant, to be sent as an item of a later input."""
 
-    type: Literal["compaction"]
-    id: str
-    encrypted_content: str
+    type: Annotated[Literal["compaction"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    encrypted_content: Annotated[str, about("The summary, encrypted for its tenant, to be sent in a later `input`")]
 
 
 class UserMessage(TypedDict):
     """A message of the user."""
 
-    type: Literal["message"]
-    id: str
-    status: ItemStatus
-    role: Literal["user"]
-    content: list[dict[str, Any]]
+    type: Annotated[Literal["message"], about("Type of this object")]
+    id: Annotated[str, about("Identifier")]
+    status: Annotated[ItemStatus, about("Current status")]
+    role: Annotated[Literal["user"], about("The message's author")]
+    content: Annotated[list[dict[str, Any]], about("The content")]
 
 
 class Compaction(TypedDict):
     """A compacted conversation: the user's messages, then a summary of the whole."""
 
-    id: str
-    object: Literal["response.compaction"]
-    created_at: int
-    output: list[UserMessage | CompactionOutput]
-    usage: ResponseUsage
-    fairlane: NotRequired[Limited]
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["response.compaction"], about("Type of this object")]
+    created_at: Annotated[int, about("Unix seconds")]
+    output: Annotated[list[UserMessage | CompactionOutput], about("The user's messages, then the summary")]
+    usage: Annotated[ResponseUsage, about("Charged tokens")]
+    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
 class InputItemList(TypedDict):
     """The input items of a stored response: messages, reasoning, calls and their results."""
 
-    object: Literal["list"]
-    data: list[dict[str, Any]]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+    object: Annotated[Literal["list"], about("Type of this object")]
+    data: Annotated[list[dict[str, Any]], about("The items")]
+    first_id: Annotated[str | None, about("Id of the first item; null for an empty list")]
+    last_id: Annotated[str | None, about("Id of the last item, for `after`; null for an empty list")]
+    has_more: Annotated[bool, about("Whether there are further items")]

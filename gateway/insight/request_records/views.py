@@ -1,11 +1,11 @@
 """JSON shapes of request records, as published in OpenAPI, and functions that build them. Times are Unix seconds."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.common.views import view_of
+from fairlane.common.views import about, view_of
 from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
 from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.gateway.insight.request_records.why import waits_of, why, words_of
@@ -16,132 +16,170 @@ ClassName = Literal["guaranteed", "best-effort"]
 class RequestFields(TypedDict):
     """Fields of a request in lists and single records."""
 
-    id: str
-    request_id: str
-    tenant: str
-    key: str
-    model: str
-    lane: str
-    state: State
-    outcome: str | None
-    code: str | None
-    arrived_at: float
-    queue_ms: float | None
-    ttft_ms: float | None
-    total_ms: float | None
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    worker: str | None
-    trace_id: str | None
+    id: Annotated[str, about("The request's own id, which is part of the answer's id")]
+    request_id: Annotated[
+        str, about("`x-request-id` of the answer; if several requests have the same one, it means the newest")
+    ]
+    tenant: Annotated[str, about("Id of the tenant")]
+    key: Annotated[str, about("Public id of the key")]
+    model: Annotated[str, about("The model's name")]
+    lane: Annotated[str, about("The lane that served it")]
+    state: Annotated[State, about("`lost`: its gateway is silent, and the request has not been settled yet")]
+    outcome: Annotated[
+        str | None,
+        about("`rejected`, `finished`, `cancelled`, `expired`, `unavailable` or `failed`; null: it is running"),
+    ]
+    code: Annotated[str | None, about("The error that refused or ended it, or `client_closed`; null: none did")]
+    arrived_at: Annotated[float, about("Unix seconds")]
+    queue_ms: Annotated[
+        float | None, about("Time from the queue to the step that began its prompt, as in `time`; null: not begun")
+    ]
+    ttft_ms: Annotated[float | None, about("From its arrival to its first token; null: no token yet")]
+    total_ms: Annotated[float | None, about("From its arrival to the end of its answer; null: it is running")]
+    prompt_tokens: Annotated[int, about("Tokens of all its prompts")]
+    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache; 0 until it is settled")]
+    output_tokens: Annotated[int, about("Published tokens so far")]
+    worker: Annotated[str | None, about("The worker that ended it; null: none yet")]
+    trace_id: Annotated[str | None, about("Id of its trace; null: not traced")]
 
 
 # A mix-in for `class`, which cannot be a field name in a class body.
-OfClass = TypedDict("OfClass", {"class": ClassName | None})
+OfClass = TypedDict(
+    "OfClass",
+    {"class": Annotated[ClassName | None, about("The class promised at admission; null: it was refused before")]},
+)
 
 
 class RequestView(RequestFields, OfClass):
     """One request in a list."""
 
-    preemptions: int
+    preemptions: Annotated[int, about("Number of preemptions")]
 
 
 class RequestEvent(TypedDict):
     """One event of a request."""
 
-    at_ms: float
-    kind: str
-    position: int | None
-    stall_ms: float | None
+    at_ms: Annotated[float, about("Time since the request's arrival")]
+    kind: Annotated[
+        str,
+        about(
+            "`queued`, `position`, `taken`, `first_token`, `preempted`, `paused`, `resumed`, `ended`, or "
+            "`moved`: to another worker, after its own was lost or gave it back"
+        ),
+    ]
+    position: Annotated[
+        int | None, about("1 + the tenant's own requests ahead of it in the lane; null for other kinds")
+    ]
+    stall_ms: Annotated[
+        float | None, about("If it resumed, the time of its stall; if it moved, the time without a token; else null")
+    ]
 
 
 class RequestWait(TypedDict):
     """One reason for waiting, and its duration."""
 
-    reason: str
-    words: str
-    ms: float
+    reason: Annotated[
+        str, about("`queue`: as in `time`; else the worker's reason for leaving it out of steps, within these parts")
+    ]
+    words: Annotated[str, about("The reason as it follows `It waited`")]
+    ms: Annotated[float, about("Duration; of several choices, that of the longest wait")]
 
 
 class RequestTime(TypedDict):
     """The parts of a request's time, which add up to the total."""
 
-    total_ms: float
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
-    preempted_ms: float
-    paused_ms: float
-    network_ms: float
+    total_ms: Annotated[float, about("From its arrival to the end of its answer, or until now: the sum of the parts")]
+    queue_ms: Annotated[float, about("Time in which no step had begun its prompt, also after a worker was lost")]
+    prefill_ms: Annotated[float, about("From the step that began its prompt to its first token")]
+    decode_ms: Annotated[float, about("From its first token to its last")]
+    preempted_ms: Annotated[float, about("Time in which a choice was preempted")]
+    paused_ms: Annotated[float, about("Time in which a choice waited for its own limits, and none was preempted")]
+    network_ms: Annotated[
+        float, about("Time before the queue, the first token's way to the gateway, and the time after its last token")
+    ]
 
 
 class PreemptionCause(TypedDict):
     """The request that displaced another one, and the resource it needed."""
 
-    resource: str
-    lane: str
-    tenant: str | None
-    request: str | None
+    resource: Annotated[
+        str, about("The missing resource: KV `blocks`, batch `slots`, `tokens` of a step, or its `pace`")
+    ]
+    lane: Annotated[str, about("Lane of the request that took its place")]
+    tenant: Annotated[
+        str | None, about("Tenant of that request; null for other tenants, and if it was the lane's share floor")
+    ]
+    request: Annotated[str | None, about("Id of the request that took its place; null where `tenant` is")]
 
 
 class RequestPreemption(TypedDict):
     """One preemption of one choice."""
 
-    at_ms: float
-    choice: int
-    cause: PreemptionCause | None
-    mode: str
-    blocks: int
-    bytes: int
-    predicted_ms: float
-    stall_ms: float | None
+    at_ms: Annotated[float, about("Time since the request's arrival")]
+    choice: Annotated[int, about("Index of the preempted choice")]
+    cause: Annotated[PreemptionCause | None, about("The request that displaced it; null: not reported by its worker")]
+    mode: Annotated[
+        str, about("`swap`: its KV moved to host memory; `recompute`: it is computed again; `keep`: it stayed")
+    ]
+    blocks: Annotated[int, about("KV blocks that it gave up")]
+    bytes: Annotated[int, about("Size of their KV; 0: not reported by the engine")]
+    predicted_ms: Annotated[float, about("Predicted cost of resuming; 0: none, or no prediction")]
+    stall_ms: Annotated[float | None, about("Duration of the stall; null: not over")]
 
 
 class RequestSteps(TypedDict):
     """A request's steps at its worker, by phase."""
 
-    prefill_steps: int
-    prefill_tokens: int
-    decode_steps: int
+    prefill_steps: Annotated[int, about("Steps that computed a part of its prompt, or recomputed KV")]
+    prefill_tokens: Annotated[int, about("Tokens computed by these steps")]
+    decode_steps: Annotated[int, about("Steps that generated one further token of a choice")]
 
 
 class RequestCharges(TypedDict):
     """The charged tokens of a request, and its use of the machine."""
 
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    cost: int | None
-    gpu_seconds: float
-    kv_block_seconds: float
+    prompt_tokens: Annotated[int, about("Prompt tokens")]
+    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
+    output_tokens: Annotated[int, about("Output tokens")]
+    cost: Annotated[
+        int | None, about("In nano-units of the currency; null: another gateway settled it, see the ledger")
+    ]
+    gpu_seconds: Annotated[float, about("Share of the workers' step time, as measured by them")]
+    kv_block_seconds: Annotated[float, about("KV blocks held, multiplied by the time, as measured by workers")]
 
 
 class RequestDetail(RequestFields, OfClass):
     """One request with all details."""
 
-    endpoint: str
-    message: str | None
-    limit: str | None
-    deadline_ms: float | None
-    ttft_deadline_ms: float | None
-    ttft_target_ms: float | None
-    expected_ttft_ms: float | None
-    tokens_per_s: float | None
-    choices: int
-    time: RequestTime | None
-    workers: list[str]
-    takings: int
-    stalled_ms: float
-    paused_ms: float
-    waits: list[RequestWait]
-    events: list[RequestEvent]
-    preemptions: list[RequestPreemption]
-    preempted: int
-    left_out: int
-    steps: RequestSteps | None
-    charges: RequestCharges | None
-    gateway: str
-    why: str
+    endpoint: Annotated[str, about("The path that it called")]
+    message: Annotated[str | None, about("The error's message; null: none")]
+    limit: Annotated[str | None, about("Name of the limit that refused or ended it; null: none")]
+    deadline_ms: Annotated[float | None, about("Stated deadline of the last token; null: none")]
+    ttft_deadline_ms: Annotated[float | None, about("Stated deadline of the first token; null: none")]
+    ttft_target_ms: Annotated[
+        float | None, about("When its first token was due: as stated, or the lane's target; null: it was refused")
+    ]
+    expected_ttft_ms: Annotated[float | None, about("Admission's prediction; null: no worker knew its costs")]
+    tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
+    choices: Annotated[int, about("Choices of all its prompts")]
+    time: Annotated[
+        RequestTime | None, about("The parts of its time so far, on one clock; null: written by an older gateway")
+    ]
+    workers: Annotated[list[str], about("The workers that ended its jobs")]
+    takings: Annotated[
+        int, about("Times that a worker took it from the queue; above 1: a worker was lost or gave it back")
+    ]
+    stalled_ms: Annotated[float, about("Time for which its choices were preempted, summed over choices")]
+    paused_ms: Annotated[float, about("Time for which its choices waited for its own limits, summed over choices")]
+    waits: Annotated[list[RequestWait], about("Its waits, the longest first")]
+    events: Annotated[list[RequestEvent], about("Its events in order; of very many, the first and the last")]
+    preemptions: Annotated[list[RequestPreemption], about("Its preemptions; of very many, the first and the last")]
+    preempted: Annotated[int, about("Number of preemptions")]
+    left_out: Annotated[int, about("Events and preemptions that were dropped")]
+    steps: Annotated[RequestSteps | None, about("Its steps at the worker; null: not reported")]
+    charges: Annotated[RequestCharges | None, about("Charged tokens; null: nothing is settled yet")]
+    gateway: Annotated[str, about("The process that serves or served it")]
+    why: Annotated[str, about("The explanation in a sentence or two")]
 
 
 def request_view(record: RequestRecord) -> RequestView:

@@ -5,10 +5,11 @@ Names carry the units; shares are 0 to 1."""
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Annotated
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.common.views import view_of
+from fairlane.common.views import about, view_of
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
 from fairlane.scheduler.simulation.synthetic_tenants import Tier
@@ -23,105 +24,123 @@ PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 class PercentilesView(TypedDict):
     """Percentiles of a time."""
 
-    p50: float
-    p95: float
-    p99: float
+    p50: Annotated[float, about("Median in milliseconds")]
+    p95: Annotated[float, about("95th percentile in milliseconds")]
+    p99: Annotated[float, about("99th percentile in milliseconds")]
 
 
 class SimulatedLaneView(TypedDict):
     """One lane of a simulated run."""
 
-    lane: str
-    requests: int
-    outcomes: dict[str, int]
-    ttft_target_ms: float
-    tpot_target_ms: float
-    ttft_ms: PercentilesView | None
-    tpot_ms: PercentilesView | None
-    goodput: float
-    output_tokens_per_s: float
-    goodput_tokens_per_s: float
-    prompt_tokens: int
-    cached_tokens: int
-    preemptions: int
+    lane: Annotated[str, about("Name of the lane")]
+    requests: Annotated[int, about("Offered requests, admitted or not")]
+    outcomes: Annotated[dict[str, int], about("Number of requests by outcome")]
+    ttft_target_ms: Annotated[float, about("The lane's target for it")]
+    tpot_target_ms: Annotated[float, about("The lane's target for it")]
+    ttft_ms: Annotated[PercentilesView | None, about("Time to the first token; null: no request had a token")]
+    tpot_ms: Annotated[
+        PercentilesView | None, about("Mean time per output token of a request; null: no request had two tokens")
+    ]
+    goodput: Annotated[float, about("Share of the requests that met both targets, 0 to 1")]
+    output_tokens_per_s: Annotated[float, about("All output tokens, per second of the run")]
+    goodput_tokens_per_s: Annotated[float, about("Output tokens of those, per second of the run")]
+    prompt_tokens: Annotated[int, about("Prompt tokens of requests that got a token")]
+    cached_tokens: Annotated[int, about("Prompt tokens that were in the prefix cache")]
+    preemptions: Annotated[int, about("Number of preemptions")]
 
 
 class SimulatedTenantView(TypedDict):
     """One tenant of a simulated run."""
 
-    tenant: str
-    requests: int
-    ttft_ms: PercentilesView | None
-    tpot_ms: PercentilesView | None
-    goodput: float
-    service: float
+    tenant: Annotated[str, about("Name of the tenant; a pseudonym in a recorded trace")]
+    requests: Annotated[int, about("Offered requests")]
+    ttft_ms: Annotated[PercentilesView | None, about("Time to the first token; null: no request had a token")]
+    tpot_ms: Annotated[
+        PercentilesView | None, about("Mean time per output token of a request; null: no request had two tokens")
+    ]
+    goodput: Annotated[float, about("Share of its requests that met their targets, 0 to 1")]
+    service: Annotated[float, about("Its computed prompt tokens plus twice its output tokens")]
 
 
 class ServiceSeriesView(TypedDict):
     """A tenant's cumulative service at the end of each time step, starting at 0."""
 
-    tenant: str
-    values: list[float]
+    tenant: Annotated[str, about("Name of the tenant")]
+    values: Annotated[
+        list[float], about("Cumulative service, from 0: computed prompt tokens plus twice the output tokens")
+    ]
 
 
 class LatencySeriesView(TypedDict):
     """A lane's latencies at each percentile of the plot."""
 
-    lane: str
-    ttft_ms: list[float] | None
-    tpot_ms: list[float] | None
+    lane: Annotated[str, about("Name of the lane")]
+    ttft_ms: Annotated[
+        list[float] | None,
+        about("Time to the first token at each of the plot's percentiles; null: no request had a token"),
+    ]
+    tpot_ms: Annotated[
+        list[float] | None,
+        about("Mean time per output token at each of the plot's percentiles; null: no request had two tokens"),
+    ]
 
 
 class RunPlotsView(TypedDict):
     """Data for the plots of one run."""
 
-    percentiles: list[float]
-    latency: list[LatencySeriesView]
-    service_step_s: float
-    service: list[ServiceSeriesView]
+    percentiles: Annotated[list[float], about("Percentiles of the latencies, 0 to 100")]
+    latency: Annotated[list[LatencySeriesView], about("One line for each lane")]
+    service_step_s: Annotated[float, about("Seconds between two values of a tenant's line")]
+    service: Annotated[list[ServiceSeriesView], about("One line for each of the tenants with the most service")]
 
 
 class SimulatedRunView(TypedDict):
     """The run of one load."""
 
-    load: float
-    requests: int
-    duration_s: float
-    goodput: float
-    goodput_requests_per_s: float
-    goodput_tokens_per_s: float
-    output_tokens_per_s: float
-    tokens_per_s: float
-    preemptions: int
-    preemption_tax: float
-    max_service_gap: float
-    lanes: list[SimulatedLaneView]
-    tenants: list[SimulatedTenantView]
-    plots: RunPlotsView
+    load: Annotated[float, about("Speed-up factor over the recorded arrival times")]
+    requests: Annotated[int, about("Offered requests")]
+    duration_s: Annotated[float, about("From the first arrival to the last end, in virtual seconds")]
+    goodput: Annotated[float, about("Share of the requests that met their targets, 0 to 1")]
+    goodput_requests_per_s: Annotated[float, about("Requests that met their targets, per second")]
+    goodput_tokens_per_s: Annotated[float, about("Output tokens of those, per second")]
+    output_tokens_per_s: Annotated[float, about("All output tokens, per second")]
+    tokens_per_s: Annotated[float, about("Prompt and output tokens, each counted once, per second")]
+    preemptions: Annotated[int, about("Number of preemptions")]
+    preemption_tax: Annotated[float, about("Share of the workers' time that preemption cost, 0 to 1")]
+    max_service_gap: Annotated[
+        float, about("Largest difference in service between two tenants while both had waiting work")
+    ]
+    lanes: Annotated[list[SimulatedLaneView], about("Figures by lane")]
+    tenants: Annotated[list[SimulatedTenantView], about("The tenants with the most service")]
+    plots: Annotated[RunPlotsView, about("Data for this load's plots")]
 
 
 class LoadPlotView(TypedDict):
     """Output by load, in the order of the runs."""
 
-    loads: list[float]
-    output_tokens_per_s: list[float]
-    goodput_tokens_per_s: list[float]
+    loads: Annotated[list[float], about("The loads, in the order of the runs")]
+    output_tokens_per_s: Annotated[list[float], about("All output tokens per second, by load")]
+    goodput_tokens_per_s: Annotated[
+        list[float], about("Output tokens of requests that met their targets, per second, by load")
+    ]
 
 
 class SimulationView(TypedDict):
     """The result of a trace on simulated workers."""
 
-    trace: str
-    requests: int
-    played: int
-    from_s: float
-    to_s: float
-    bad_rows: int
-    bad_rows_named: list[str]
-    workers: int
-    hardware: str
-    runs: list[SimulatedRunView]
-    output: LoadPlotView
+    trace: Annotated[str, about("Name of the trace")]
+    requests: Annotated[int, about("Requests of the trace, without those that a limit of their tenant refused")]
+    played: Annotated[
+        int, about("Simulated requests; if not all of them, the consecutive ones with the most work for their time")
+    ]
+    from_s: Annotated[float, about("Start of the simulated stretch in the trace, in seconds")]
+    to_s: Annotated[float, about("End of the simulated stretch in the trace, in seconds")]
+    bad_rows: Annotated[int, about("Invalid rows of the trace that were skipped")]
+    bad_rows_named: Annotated[list[str], about("Some of them, each with its line and column")]
+    workers: Annotated[int, about("Number of simulated workers")]
+    hardware: Annotated[str, about("Name of the calibration, or `fleet`: as measured by a live worker")]
+    runs: Annotated[list[SimulatedRunView], about("One for each load")]
+    output: Annotated[LoadPlotView, about("Output by load")]
 
 
 def run_view(load: float, summary: Summary, tiers: Iterable[Tier]) -> SimulatedRunView:
