@@ -75,9 +75,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what needs a store or the model, as a fixture or as a parameter, and everything thorough."""
+    """Mark as slow what needs a store or the model, as a fixture or as a parameter, and everything thorough.
+
+    Outside the store's own tests each file runs its first test on Redis too; the others on Redis are thorough.
+    """
     items.sort(key=lambda item: _turn(_room(item.path)))
+    on_redis: set[Path] = set()
     for item in items:
+        if _is_on_redis(item) and _room(item.path) != "store":
+            if item.path in on_redis:
+                item.add_marker("thorough")
+            on_redis.add(item.path)
         if (
             _room(item.path) in SLOW_ROOMS
             or item.get_closest_marker("thorough")
@@ -113,6 +121,10 @@ def _room(path: Path) -> str:
 
 def _turn(room: str) -> int:
     return LONG_ROOMS.index(room) if room in LONG_ROOMS else len(LONG_ROOMS)
+
+
+def _is_on_redis(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "redis_server" in _needs(item)
 
 
 def _needs(item: pytest.Function) -> set[str]:

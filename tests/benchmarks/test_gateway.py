@@ -113,6 +113,7 @@ def test_a_checkout_is_compared_with_the_first_round_by_round() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.thorough
 def test_the_gateways_of_two_checkouts_stand_side_by_side() -> None:
     cores, here = os.sched_getaffinity(0), Path(__file__).parents[2]
 

@@ -49,6 +49,22 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+async def standing(file_url: str, directory: Path) -> AsyncIterator[Served]:
+    """A gateway and a worker for the tests that only ask."""
+    async with gateway(settings(file_url, lease_s=LEASE_S)) as opened:
+        with embedder(file_url, directory):
+            await ready(opened)
+            yield opened
+
+
+@pytest.fixture
+async def asked(standing: Served) -> Served:
+    await standing.renew()
+    await standing.tenant(limits={"tokens_per_day": 100_000})
+    return standing
+
+
 async def ready(served: Served, count: int = 1) -> None:
     """So many workers are known."""
     async with asyncio.timeout(6 * WAIT_S):
@@ -60,23 +76,19 @@ async def ask(served: Served, **body: object) -> httpx.Response:
     return await served.post(PATH, {"model": MODEL, **body})
 
 
-async def test_the_sdk_gets_the_models_vectors_and_pays_for_the_inputs_alone(
-    served: Served, valkey_url: str, directory: Path
-) -> None:
+async def test_the_sdk_gets_the_models_vectors_and_pays_for_the_inputs_alone(asked: Served, directory: Path) -> None:
     texts = ["w1 w2 w3", "w4", "W5 w6 unknown [SEP] w7"]
-    with embedder(valkey_url, directory):
-        await ready(served)
-        async with served.sdk() as client:
-            packed = await client.embeddings.create(model=MODEL, input=texts)
-            plain = await client.embeddings.create(model=MODEL, input=texts[0], encoding_format="float")
-            ids = Tokenizer.from_file(str(directory / "tokenizer.json")).encode(texts[0]).ids
-            by_ids = await client.embeddings.create(model=MODEL, input=[ids])
-            with pytest.raises(openai.BadRequestError) as refused:
-                await client.embeddings.create(model=MODEL, input="w1", dimensions=WIDTH // 2)
-        await served.landed()
-        many = await ask(served, input=[f"w{number % 60}" for number in range(MOST_INPUTS)])
-        await served.landed()
-        limits = await served.limits()
+    async with asked.sdk() as client:
+        packed = await client.embeddings.create(model=MODEL, input=texts)
+        plain = await client.embeddings.create(model=MODEL, input=texts[0], encoding_format="float")
+        ids = Tokenizer.from_file(str(directory / "tokenizer.json")).encode(texts[0]).ids
+        by_ids = await client.embeddings.create(model=MODEL, input=[ids])
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.embeddings.create(model=MODEL, input="w1", dimensions=WIDTH // 2)
+    await asked.landed()
+    many = await ask(asked, input=[f"w{number % 60}" for number in range(MOST_INPUTS)])
+    await asked.landed()
+    limits = await asked.limits()
 
     assert [vector.index for vector in packed.data] == [0, 1, 2]
     assert [len(vector.embedding) for vector in packed.data] == [WIDTH] * 3
@@ -89,7 +101,7 @@ async def test_the_sdk_gets_the_models_vectors_and_pays_for_the_inputs_alone(
     paid = packed.usage.prompt_tokens + 2 * len(ids) + 3 * MOST_INPUTS
     assert many.json()["usage"] == {"prompt_tokens": 3 * MOST_INPUTS, "total_tokens": 3 * MOST_INPUTS}
     assert (limits["tokens_per_day"].used, limits["tokens_per_day"].reserved) == (paid, 0)
-    assert {output for _, _, output in await served.ledger()} == {0}
+    assert {output for _, _, output in await asked.ledger()} == {0}
 
 
 async def test_inputs_of_a_dead_worker_are_computed_by_another(
@@ -119,12 +131,10 @@ WRONG: list[tuple[dict[str, object], str, str]] = [
 ]
 
 
-async def test_what_is_wrong_is_named(served: Served, valkey_url: str, directory: Path) -> None:
-    with embedder(valkey_url, directory):
-        await ready(served)
-        answers = [await ask(served, **body) for body, _, _ in WRONG]
-        chat = await served.post(CHAT, {"model": MODEL, "messages": [{"role": "user", "content": "w1"}]})
-        completion = await served.post(COMPLETIONS, {"model": MODEL, "prompt": "w1"})
+async def test_what_is_wrong_is_named(asked: Served) -> None:
+    answers = [await ask(asked, **body) for body, _, _ in WRONG]
+    chat = await asked.post(CHAT, {"model": MODEL, "messages": [{"role": "user", "content": "w1"}]})
+    completion = await asked.post(COMPLETIONS, {"model": MODEL, "prompt": "w1"})
 
     for answer, (body, param, code) in zip(answers, WRONG, strict=True):
         assert error_of(answer) == (400, code), body

@@ -33,6 +33,7 @@ SETTLED, MEASURED = 8_000, 4_000
 queue's window, 4,096 weighted tokens, both are served alike."""
 
 
+@pytest.mark.thorough
 async def test_fifty_streams_on_a_hundred_tokens_a_minute_are_told_no_token_more(tmp_path: Path) -> None:
     with EngineWorld(
         tmp_path, random.Random(1), {"LEASE_S": "2"}, step_s=0.005, model=write_word_model(tmp_path / "model")
