@@ -196,7 +196,8 @@ class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def remaining(self) -> int:
-        return max(0, self.limit - self.used - self.reserved)
+        left = self.limit - self.used - self.reserved
+        return left if left > 0 else 0  # faster than `max`: every response reads it several times
 
 
 def limit_status(

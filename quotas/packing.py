@@ -105,15 +105,14 @@ def _figures(stored: bytes) -> tuple[float, ...]:
 
 
 def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:
-    rule, places, limited_to, shadow = limit
-    used = figures[places.used[0]] + figures[places.used[1]]
-    reserved = sum([figures[place] for place in places.reserved])
-    ends_ms: int | None = None
-    if rule.window == "minute":
-        full_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
-        ends_ms = now_ms + slicing.length_ms if reserved else full_ms
-    elif places.ends is not None:
-        ends_ms = int(figures[places.ends])
+    rule, ((used_1, used_2), (held_1, held_2, held_3, held_4), ends), limited_to, shadow = limit
+    used = figures[used_1] + figures[used_2]
+    reserved = figures[held_1] + figures[held_2] + figures[held_3] + figures[held_4]
+    ends_ms = None if ends is None else int(figures[ends])
+    if rule.window == "minute" and reserved:
+        ends_ms = now_ms + slicing.length_ms
+    elif rule.window == "minute":
+        ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
     return limit_status(rule.name, scope, limited_to, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)
 
 

@@ -58,6 +58,7 @@ class RedisQuotaStore:
     async def reserve(self, ask: Ask) -> Reservation:
         if not self._roots.is_enlisted(ask.root):
             await self._roots.enlist(ask.root)
+        start = ask.start
         kind, *rest = await self._database.call_function(
             "reserve",
             keyspace.of_root(ask.root),
@@ -75,10 +76,10 @@ class RedisQuotaStore:
             ask.quantum or 0,
             self._lease_ms,
             *_once(ask),
-            ask.start.published,
-            ask.start.ended,
-            ask.start.going,
-            ask.start.longest,
+            start.published,
+            start.ended,
+            start.going,
+            start.longest,
             int(ask.is_batch),
             _packed(ask.prices),
         )

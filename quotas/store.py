@@ -142,7 +142,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"max_output_tokens must be from 1 to {LARGEST_ASK}, and choices from 1 to 10,000")
         if self.quantum is not None and not 1 <= self.quantum <= LARGEST_ASK:
             raise ValueError(f"quantum must be from 1 to {LARGEST_ASK}")
-        if self.start.going > self.choices:
+        if self.resumption is not None and self.resumption.going > self.choices:
             raise ValueError("more choices resume than there are")
         named = (self.reservation_id, self.root, self.tenant, self.model, self.lane)
         once = "" if self.once is None else self.once.name

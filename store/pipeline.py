@@ -159,23 +159,28 @@ class _Wire(asyncio.Protocol):
         if not unsent:  # lost in the meantime
             return
         now_s, late_s = self._loop.time(), self._watch.late_s
-        self._pending.extend([(future, now_s, late_s) for _, future in unsent])
+        written = b""  # of MOST_UNSENT calls at most
+        for packed, future in unsent:
+            written += packed
+            self._pending.append((future, now_s, late_s))
         self._watch.start()
         if not self._transport.is_closing():
-            self._transport.write(b"".join([packed for packed, _ in unsent]))
+            self._transport.write(written)
 
     def _answer(self, reply: object) -> None:
         if not self._pending:
             self._transport.abort()  # a reply without a call: this is no store
             return
         future = self._pending.popleft()[0]
-        if isinstance(reply, redis.ReadOnlyError):
-            self.takes_calls = False  # no longer the master
-        if not future.done():  # otherwise it was cancelled, or timed out
-            if isinstance(reply, redis.RedisError):
-                future.set_exception(reply)
-            else:
+        is_over = future.done()  # it was cancelled, or timed out
+        if not isinstance(reply, redis.RedisError):
+            if not is_over:
                 future.set_result(reply)
+        else:
+            if isinstance(reply, redis.ReadOnlyError):
+                self.takes_calls = False  # no longer the master
+            if not is_over:
+                future.set_exception(reply)
         if not (self.takes_calls or self._pending or self._unsent):
             self._transport.abort()
 

@@ -6,7 +6,6 @@ charged or counted."""
 import asyncio
 import hashlib
 import math
-import secrets
 from array import array
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ import msgspec
 
 from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
+from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.context import request_id, traceparent
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
@@ -287,9 +287,9 @@ def _left(ms: float, elapsed_ms: float) -> float:
 def _drawn_seed(once: Once | None, number: int) -> int:
     """Return a random seed, or with an idempotency key one that is the same in every run."""
     if once is None:
-        return secrets.randbits(_SEED_BITS)
+        return int(random_id(), 16) % (1 << _SEED_BITS)
     digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
-    return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
+    return int.from_bytes(digest) % (1 << _SEED_BITS)
 
 
 def _share_group(tenant: Tenant, salt: str) -> str:

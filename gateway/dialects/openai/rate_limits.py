@@ -38,27 +38,25 @@ def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
     result: list[tuple[bytes, bytes]] = []
     for (limit, remaining, reset), found in zip(_NAMES, tightest(statuses), strict=True):
         if found is not None:
-            result.append((limit, b"%d" % found.limit))
-            result.append((remaining, b"%d" % found.remaining))
-            result.append((reset, duration(found.reset_after_s).encode()))
+            result += (
+                (limit, b"%d" % found.limit),
+                (remaining, b"%d" % found.remaining),
+                (reset, duration(found.reset_after_s).encode()),
+            )
     return result
 
 
 def tightest(statuses: Sequence[LimitStatus]) -> list[LimitStatus | None]:
     """Return the limit with the least remaining for each dimension, without limits in shadow, which refuse nothing."""
-    found: list[LimitStatus | None] = [None] * len(DIMENSIONS)
+    found: list[LimitStatus | None] = [None, None]
+    least = [(math.inf, 0.0), (math.inf, 0.0)]
     for status in statuses:
-        place = _PLACES.get(status.name)
-        if place is None or status.shadow:
+        if status.shadow or status.name not in _PLACES:
             continue
-        other = found[place]
-        if other is None or _tightness(status) < _tightness(other):
-            found[place] = status
+        place, tightness = _PLACES[status.name], (status.remaining, -status.reset_after_s)
+        if tightness < least[place]:
+            found[place], least[place] = status, tightness
     return found
-
-
-def _tightness(status: LimitStatus) -> tuple[int, float]:
-    return status.remaining, -status.reset_after_s
 
 
 def duration(seconds: float) -> str:
@@ -66,9 +64,11 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         ms = math.ceil(max(seconds, 0.0) * 1000)
         return f"{ms}ms" if 0 < ms < 1000 else "1s" if ms else "0s"
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{rest}s"
+    whole = math.ceil(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}h{minutes}m{whole % 60}s" if hours else f"{minutes}m{whole % 60}s"
 
 
 async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Waiting) -> list[LimitStatus]:
