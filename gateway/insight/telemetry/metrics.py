@@ -296,7 +296,7 @@ class Telemetry:
     def span(self, name: str) -> Span:
         """Start a span for a stage of this task's request. It does not become the parent of spans started within it."""
         request = _current.get()
-        return request.child(name) if isinstance(request, Kept) and not request.has_ended else NO_SPAN
+        return request.child(name) if isinstance(request, Kept) and request.is_recording else NO_SPAN
 
 
 class _Request:

@@ -27,9 +27,8 @@ class Span:
 
     __slots__ = ()
 
-    @property
-    def is_recording(self) -> bool:
-        return False
+    # False once the span has ended.
+    is_recording = False
 
     def set(self, attributes: Mapping[str, Value | None]) -> None: ...
 
@@ -105,7 +104,7 @@ class Kept(Span):
         "attributes",
         "began_ns",
         "context",
-        "has_ended",
+        "is_recording",
         "kind",
         "links",
         "name",
@@ -125,11 +124,7 @@ class Kept(Span):
         self.links: list[Link] = []
         self.status = _UNSET
         self.began_ns = time.time_ns()
-        self.has_ended = False
-
-    @property
-    def is_recording(self) -> bool:
-        return not self.has_ended
+        self.is_recording = True
 
     @property
     def traceparent(self) -> str:
@@ -151,8 +146,8 @@ class Kept(Span):
             self.links.append(Link(linked))
 
     def end(self, at_ns: int | None = None) -> None:
-        if not self.has_ended:
-            self.has_ended = True
+        if self.is_recording:
+            self.is_recording = False
             self._spans.ended(self, time.time_ns() if at_ns is None else at_ns)
 
     def began_ago(self, seconds: float) -> None:
