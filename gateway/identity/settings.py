@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,32 +25,20 @@ TAKEN_HEADERS = frozenset({"authorization", "x-api-key", "host", "cookie", "x-fo
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
-class Signer(Protocol):
+class SignerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signer of tokens, and how its signatures are verified: an issuer for tenants, or the operators' sign-in."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def issuer(self) -> str: ...
-
-    @property
-    def jwks_url(self) -> str: ...
-
-    @property
-    def audience(self) -> tuple[str, ...]: ...
-
-    @property
-    def algorithms(self) -> tuple[Algorithm, ...]: ...
-
-    @property
-    def leeway_s(self) -> float: ...
-
-    @property
-    def refresh_s(self) -> float: ...
-
-    @property
-    def stale_s(self) -> float: ...
+    # Exact value of `iss`.
+    issuer: str
+    # URL of the public keys: https, or http on this machine.
+    jwks_url: str
+    algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)]
+    # Accepted clock difference.
+    leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
+    # Interval between two reads of the keys.
+    refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
+    # How long keys are accepted that could not be read again.
+    stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
 
 
 class GroupSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,30 +52,21 @@ class GroupSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     scopes: dict[str, list[str]] = {}
 
 
-class IssuerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IssuerSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One issuer: an entry of `gateway.issuers`."""
 
     # Used in keys, usage and logs. Renaming an issuer creates new keys.
     name: Name
-    # Exact value of `iss`.
     issuer: Text
-    # URL of the public keys: https, or http on this machine.
     jwks_url: Text
     # `aud` must contain one of these.
     audience: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=16)]
-    algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)]
     tenant_claim: ClaimPath
     # Maps values of the claim to tenants. Other values are rejected.
     tenants: Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=10_000)]
     groups_claim: ClaimPath = "groups"
     # A token belongs to the first of these that it names. If any are listed, a token without one of them is rejected.
     groups: Annotated[tuple[GroupSection, ...], msgspec.Meta(max_length=1_000)] = ()
-    # Accepted clock difference.
-    leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    # Interval between two reads of the issuer's keys.
-    refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
-    # How long keys are accepted that could not be read again.
-    stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
 
     def terms_of(self, group: GroupSection | None) -> tuple[Limits, Scopes]:
         if group is None:

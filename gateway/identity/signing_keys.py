@@ -20,7 +20,7 @@ import jwt
 import msgspec
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.identity.settings import Algorithm, Signer
+from fairlane.gateway.identity.settings import Algorithm, SignerSection
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ _CURVES: Mapping[str, str] = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-52
 Keys = Mapping[tuple[str, str], jwt.PyJWK]
 
 
-class KeysRefused(Exception):
-    """An unusable response of an issuer. The message contains nothing of it."""
+class AnswerRefused(Exception):
+    """An unusable answer of an identity provider. The message contains nothing of it."""
 
 
 class SigningKeys:
     """The keys of one issuer. For one event loop."""
 
-    def __init__(self, issuer: Signer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, issuer: SignerSection, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
         self._clock = clock
         self._keys: Keys = {}
@@ -90,12 +90,9 @@ class SigningKeys:
             await asyncio.shield(self._fetch())
             await asyncio.sleep(self._issuer.refresh_s if self._keys else FIRST_RETRY_S)
 
-    @property
-    def _is_stale(self) -> bool:
-        return self._clock() - self._read_s > self._issuer.stale_s
-
     def _known(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
-        return None if self._is_stale else self._keys.get((kid, algorithm))
+        is_stale = self._clock() - self._read_s > self._issuer.stale_s
+        return None if is_stale else self._keys.get((kid, algorithm))
 
     def _may_seek(self) -> bool:
         if self._fetching is not None:
@@ -107,7 +104,7 @@ class SigningKeys:
 
     def _fetch(self) -> "asyncio.Task[None]":
         if self._fetching is None:
-            self._fetching = asyncio.create_task(self._read(), name=f"keys of {self._issuer.name}")
+            self._fetching = asyncio.create_task(self._read(), name=f"keys of {self._issuer.issuer}")
             self._fetching.add_done_callback(self._fetched)
         return self._fetching
 
@@ -117,48 +114,52 @@ class SigningKeys:
     async def _read(self) -> None:
         began_s = self._clock()
         try:
-            found = await read_keys(self._issuer)
+            found = await _read_keys(self._issuer)
         except Exception as error:  # noqa: BLE001 - whatever the response causes, the old keys stay
             if not self._is_failing:
-                reason = str(error) if isinstance(error, KeysRefused) else type(error).__name__
-                log.warning("the keys of issuer %s cannot be read: %s", self._issuer.name, reason)
+                reason = str(error) if isinstance(error, AnswerRefused) else type(error).__name__
+                log.warning("the keys of issuer %s cannot be read: %s", self._issuer.issuer, reason)
             self._is_failing = True
             return
         if self._is_failing:
-            log.warning("the keys of issuer %s can be read again", self._issuer.name)
+            log.warning("the keys of issuer %s can be read again", self._issuer.issuer)
         self._keys, self._read_s, self._is_failing = found, began_s, False
 
 
-async def read_keys(issuer: Signer) -> Keys:
-    """Fetch the issuer's keys. Raises KeysRefused, httpx.HTTPError, TimeoutError."""
-    async with asyncio.timeout(FETCH_TIMEOUT_S):
-        raw = await _download(issuer.jwks_url)
+async def _read_keys(issuer: SignerSection) -> Keys:
+    status, raw = await ask("GET", issuer.jwks_url, FETCH_TIMEOUT_S)
+    if status != httpx.codes.OK:  # redirects too: only the settings say where keys are
+        raise AnswerRefused(f"it answers {status}")
     return await asyncio.to_thread(decode_keys, raw, issuer.algorithms)
 
 
-async def _download(url: str) -> bytes:
+async def ask(
+    method: str, url: str, timeout_s: float, *, form: Mapping[str, str] | None = None, auth: httpx.Auth | None = None
+) -> tuple[int, bytes]:
+    """Return status and body of an identity provider's answer, bounded in time and size. Redirects are not followed.
+
+    Raises AnswerRefused for a longer answer, httpx.HTTPError, TimeoutError, OSError."""
     raw = bytearray()
     plain = {"accept": "application/json", "accept-encoding": "identity"}  # a compressed response has no bound
-    async with httpx.AsyncClient(timeout=FETCH_TIMEOUT_S) as http, http.stream("GET", url, headers=plain) as answer:
-        if answer.status_code != httpx.codes.OK:  # redirects too: only the settings say where keys are
-            raise KeysRefused(f"it answers {answer.status_code}")
+    client = httpx.AsyncClient(timeout=timeout_s, auth=auth)
+    async with asyncio.timeout(timeout_s), client, client.stream(method, url, headers=plain, data=form) as answer:
         async for part in answer.aiter_raw():
             raw += part
             if len(raw) > MOST_BYTES:
-                raise KeysRefused(f"it answers more than {MOST_BYTES} bytes")
-    return bytes(raw)
+                raise AnswerRefused(f"it answers more than {MOST_BYTES} bytes")
+    return answer.status_code, bytes(raw)
 
 
 def decode_keys(raw: bytes, algorithms: tuple[Algorithm, ...]) -> Keys:
     """Return the public keys of a JWKS document (RFC 7517), once for each of these algorithms that they fit.
 
-    Other keys are skipped. Raises KeysRefused if none is left."""
+    Other keys are skipped. Raises AnswerRefused if none is left."""
     try:
         listed = msgspec.json.decode(raw, type=dict[str, Any]).get("keys")
     except (ValueError, RecursionError):
         listed = None
     if not isinstance(listed, list) or len(listed) > MOST_KEYS:
-        raise KeysRefused(f"it answers no JWKS of at most {MOST_KEYS} keys")
+        raise AnswerRefused(f"it answers no JWKS of at most {MOST_KEYS} keys")
     found: dict[tuple[str, str], jwt.PyJWK] = {}
     for each in listed:
         if not isinstance(each, dict) or not isinstance(each.get("kid"), str):
@@ -167,7 +168,7 @@ def decode_keys(raw: bytes, algorithms: tuple[Algorithm, ...]) -> Keys:
             if fits(each, algorithm) and (key := _loaded(each, algorithm)) is not None:
                 found.setdefault((each["kid"], algorithm), key)
     if not found:
-        raise KeysRefused("none of its keys fits the configured algorithms")
+        raise AnswerRefused("none of its keys fits the configured algorithms")
     return found
 
 

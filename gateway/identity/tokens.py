@@ -6,18 +6,14 @@
 Until its signature is verified, a token only selects among configured values: an issuer, and a key that this issuer
 published for this algorithm. No part of a token appears in logs or messages."""
 
-import base64
-import binascii
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import jwt
-import msgspec
 
 from fairlane.gateway.errors import ApiError, invalid_token, tenant_not_allowed
-from fairlane.gateway.identity.settings import ClaimPath, GroupSection, IssuerSection, Signer
+from fairlane.gateway.identity.settings import ClaimPath, GroupSection, IssuerSection, SignerSection
 from fairlane.gateway.identity.signing_keys import SigningKeys
 from fairlane.quotas.api_keys import is_imported
 from fairlane.quotas.delegated_keys import Delegation
@@ -35,53 +31,76 @@ REFUSED_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "
 TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
 REQUIRED = ["exp", "iss", "aud"]
 
-T = TypeVar("T")
-
-
-class _Issued(msgspec.Struct):
-    iss: str
-
-
-class _Issuer:
-    def __init__(self, section: IssuerSection) -> None:
-        self.section = section
-        self.keys = SigningKeys(section)
+# Errors of PyJWT, and of what it calls, for malformed tokens.
+_MALFORMED = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 class Tokens:
     """Verifies tokens of all configured issuers."""
 
     def __init__(self, issuers: Sequence[IssuerSection]) -> None:
-        self._issuers = {each.issuer: _Issuer(each) for each in issuers}
+        self._issuers = {each.issuer: (each, Verifier(each, each.audience)) for each in issuers}
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
-        return [each.keys.run() for each in self._issuers.values()]
+        return [verifier.keys.run() for _, verifier in self._issuers.values()]
 
     async def delegation(self, token: str) -> Delegation:
         """Verify a token and return its tenant, limits and scopes.
 
-        Raises ApiError: `invalid_token`, `token_expired`, `token_not_yet_valid`, `wrong_audience`,
-        `unknown_signing_key`, `issuer_unavailable`, `tenant_not_allowed`."""
-        header, issued = _read(token)
-        issuer = self._issuers.get(issued.iss)
-        if issuer is None:
+        Raises ApiError: `tenant_not_allowed`, and as `Verifier.claims` does."""
+        _, issuer = _read(token)
+        if issuer not in self._issuers:
             raise invalid_token()
-        return delegation_of(await _claims(token, header, issuer.section, issuer.keys), issuer.section)
+        section, verifier = self._issuers[issuer]
+        return delegation_of(await verifier.claims(token), section)
 
 
-async def claims_of(token: str, issuer: Signer, keys: SigningKeys) -> dict[str, Any]:
-    """Verify a token of this issuer and return its claims. Raises ApiError as `Tokens.delegation` does."""
-    header, issued = _read(token)
-    if issued.iss != issuer.issuer:
-        raise invalid_token()
-    return await _claims(token, header, issuer, keys)
+class Verifier:
+    """Verifies tokens of one issuer. For one event loop."""
 
+    def __init__(self, issuer: SignerSection, audience: Sequence[str]) -> None:
+        self.keys = SigningKeys(issuer)
+        self._issuer = issuer
+        self._audience = audience
 
-async def _claims(token: str, header: Mapping[str, Any], issuer: Signer, keys: SigningKeys) -> dict[str, Any]:
-    algorithm, kid = header.get("alg"), header.get("kid")
-    if algorithm not in issuer.algorithms or not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
-        raise invalid_token()
-    return verified(token, await keys.of(kid, algorithm), issuer)
+    async def claims(self, token: str) -> dict[str, Any]:
+        """Verify a token and return its claims.
+
+        Raises ApiError: `invalid_token`, `token_expired`, `token_not_yet_valid`, `wrong_audience`,
+        `unknown_signing_key`, `issuer_unavailable`."""
+        header, issuer = _read(token)
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if issuer != self._issuer.issuer or algorithm not in self._issuer.algorithms:
+            raise invalid_token()
+        if not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
+            raise invalid_token()
+        return self._verified(token, await self.keys.of(kid, algorithm))
+
+    def _verified(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
+        """Verify signature, issuer, audience and times with a key, and return the claims."""
+        issuer = self._issuer
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[key.algorithm_name],
+                audience=self._audience,
+                issuer=issuer.issuer,
+                leeway=issuer.leeway_s,
+                options={"require": REQUIRED},
+            )
+        except jwt.ExpiredSignatureError:
+            raise ApiError("The token has expired.", "token_expired") from None
+        except jwt.ImmatureSignatureError:
+            wait_s = _valid_from_s(token) - issuer.leeway_s - time.time()
+            raise ApiError(
+                "The token is not valid yet.", "token_not_yet_valid", retry_after_s=max(1.0, wait_s)
+            ) from None
+        except jwt.InvalidAudienceError:
+            raise ApiError("The token's audience is not this gateway.", "wrong_audience") from None
+        except _MALFORMED:
+            raise invalid_token() from None
+        return claims
 
 
 def is_token(credential: str) -> bool:
@@ -89,52 +108,30 @@ def is_token(credential: str) -> bool:
     return credential.count(".") >= PARTS - 1 and not is_imported(credential)
 
 
-def _read(token: str) -> tuple[dict[str, Any], _Issued]:
+def _read(token: str) -> tuple[dict[str, Any], str]:
+    """Return header and issuer of a token that is not verified yet. Raises ApiError `invalid_token`."""
     parts = token.split(".", PARTS)
     if len(token) > LONGEST_TOKEN or len(parts) != PARTS or len(parts[0]) > LONGEST_HEADER:
         raise invalid_token()
-    header = _json(parts[0], dict[str, Any])
-    said = header.get("typ", "")
-    if not REFUSED_HEADERS.isdisjoint(header) or not isinstance(said, str) or said.lower() not in TYPES:
-        raise invalid_token()
-    return header, _json(parts[1], _Issued)
-
-
-def _json(part: str, kind: type[T]) -> T:
-    with suppress(ValueError, RecursionError, binascii.Error):
-        return msgspec.json.decode(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True), type=kind)
-    raise invalid_token()
-
-
-def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
-    """Verify signature, issuer, audience and times with a key, and return the claims. Raises ApiError."""
     try:
-        claims: dict[str, Any] = jwt.decode(
-            token,
-            key,
-            algorithms=[key.algorithm_name],
-            audience=issuer.audience,
-            issuer=issuer.issuer,
-            leeway=issuer.leeway_s,
-            options={"require": REQUIRED},
-        )
-    except jwt.ExpiredSignatureError:
-        raise ApiError("The token has expired.", "token_expired") from None
-    except jwt.ImmatureSignatureError:
-        raise ApiError(
-            "The token is not valid yet.", "token_not_yet_valid", retry_after_s=_until_valid_s(token, issuer)
-        ) from None
-    except jwt.InvalidAudienceError:
-        raise ApiError("The token's audience is not this gateway.", "wrong_audience") from None
-    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+        header, issuer = jwt.get_unverified_header(token), _unverified(token).get("iss")
+    except _MALFORMED:
         raise invalid_token() from None
-    return claims
+    kind = header.get("typ", "")
+    if not REFUSED_HEADERS.isdisjoint(header) or not isinstance(kind, str) or kind.lower() not in TYPES:
+        raise invalid_token()
+    if not isinstance(issuer, str):
+        raise invalid_token()
+    return header, issuer
 
 
-def _until_valid_s(token: str, issuer: Signer) -> float:
-    claims = jwt.decode(token, options={"verify_signature": False})
-    begins_s = max(float(claims.get(name, 0.0)) for name in ("nbf", "iat"))
-    return max(1.0, begins_s - issuer.leeway_s - time.time())
+def _unverified(token: str) -> dict[str, Any]:
+    return jwt.decode(token, options={"verify_signature": False})
+
+
+def _valid_from_s(token: str) -> float:
+    claims = _unverified(token)
+    return max(float(claims.get(name, 0.0)) for name in ("nbf", "iat"))
 
 
 def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegation:

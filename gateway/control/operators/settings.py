@@ -7,18 +7,18 @@ import msgspec
 
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.operators.operator import Role
-from fairlane.gateway.identity.settings import Algorithm, ClaimPath, is_safe
+from fairlane.gateway.identity.settings import Algorithm, ClaimPath, SignerSection, is_safe
 
 CALLBACK = "/console/callback"
 Short = Annotated[str, msgspec.Meta(max_length=500)]
 
 
-class SignInSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SignInSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`gateway.sign_in`: OpenID Connect with an authorization code and PKCE."""
 
     # Its name on the sign-in page.
     title: Annotated[str, msgspec.Meta(min_length=1, max_length=60)] = "your identity provider"
-    # Exact value of `iss`. Empty: no sign-in with an identity provider.
+    # Empty: no sign-in with an identity provider.
     issuer: Short = ""
     client_id: Short = ""
     # Empty for a public client, which uses PKCE alone.
@@ -35,21 +35,7 @@ class SignInSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name_claim: ClaimPath = "email"
     roles_claim: ClaimPath = "groups"
     # Maps values of the claim to roles; the highest counts. A user without any of them is rejected.
-    roles: Annotated[dict[str, Role], msgspec.Meta(max_length=1_000)] = {}
-    # Accepted clock difference.
-    leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    # Interval between two reads of the provider's keys.
-    refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
-    # How long keys are accepted that could not be read again.
-    stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
-
-    @property
-    def name(self) -> str:
-        return "of the console's sign-in"
-
-    @property
-    def audience(self) -> tuple[str, ...]:
-        return (self.client_id,)
+    roles: Annotated[dict[str, Role], msgspec.Meta(max_length=1_000)] = msgspec.field(default_factory=dict)
 
 
 def check_sign_in(section: SignInSection) -> None:

@@ -10,7 +10,6 @@ Nothing is stored until a state is used, so that attempts by strangers cannot fi
 replayed response, or one that belongs to another browser, is rejected before the provider is asked."""
 
 import asyncio
-import base64
 import hashlib
 import hmac
 import secrets
@@ -21,14 +20,15 @@ from urllib.parse import urlencode
 
 import httpx
 import msgspec
+from jwt.utils import base64url_decode, base64url_encode
 from redis.asyncio import Redis
 
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.control.operators.operator import Operator, Role
 from fairlane.gateway.control.operators.settings import SignInSection
 from fairlane.gateway.errors import ApiError, invalid_token
-from fairlane.gateway.identity.signing_keys import SigningKeys
-from fairlane.gateway.identity.tokens import claims_of, texts
+from fairlane.gateway.identity.signing_keys import AnswerRefused, ask
+from fairlane.gateway.identity.tokens import Verifier, texts
 from fairlane.quotas.field_checks import LONGEST_TEXT
 
 # Time for a user to sign in at the provider.
@@ -36,7 +36,6 @@ LASTS_S = 600.0
 EXCHANGE_TIMEOUT_S = 10.0
 # Concurrent requests to the provider; more wait.
 MOST_EXCHANGES = 8
-MOST_BYTES = 256 * 1024
 LONGEST_COOKIE = 1_024
 LONGEST_CODE = 4_096
 USED = "fl:sign-in:"
@@ -69,7 +68,8 @@ class SingleSignOn:
         self, client: Redis, admin_keys: AdminKeys, section: SignInSection, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.section = section
-        self.keys = SigningKeys(section)
+        self._verifier = Verifier(section, (section.client_id,))
+        self.keys = self._verifier.keys
         self._client = client
         self._admin_keys = admin_keys
         self._clock = clock
@@ -87,19 +87,19 @@ class SingleSignOn:
             "scope": " ".join(section.scopes),
             "state": attempt.state,
             "nonce": attempt.nonce,
-            "code_challenge": _plain(hashlib.sha256(attempt.verifier.encode()).digest()),
+            "code_challenge": base64url_encode(hashlib.sha256(attempt.verifier.encode()).digest()),
             "code_challenge_method": "S256",
         }
         joint = "&" if "?" in section.authorize_url else "?"
         body = msgspec.msgpack.encode(attempt)
-        signed = _plain(body) + "." + _plain(await self._signature(body))
-        return Begun(section.authorize_url + joint + urlencode(asked), signed)
+        signed = b".".join([base64url_encode(body), base64url_encode(await self._signature(body))])
+        return Begun(section.authorize_url + joint + urlencode(asked), signed.decode())
 
     async def complete(self, cookie: str, answer: Mapping[str, str]) -> Operator:
         """Finish a sign-in, from the browser's cookie and the provider's response, and return the operator.
 
         Raises ApiError: `invalid_token` if it was forged, replayed, late or rejected by the provider;
-        `role_not_allowed`; `issuer_unavailable`; as `claims_of`. Raises redis.RedisError."""
+        `role_not_allowed`; `issuer_unavailable`; as `Verifier.claims`. Raises redis.RedisError."""
         attempt = await self._attempt(cookie)
         code, state = answer.get("code", ""), answer.get("state", "")
         if not hmac.compare_digest(state.encode(), attempt.state.encode()):
@@ -111,7 +111,7 @@ class SingleSignOn:
         is_first = await self._client.set(place, use, nx=True, ex=round(2 * LASTS_S))
         if not is_first and await self._client.get(place) not in (use, use.encode()):  # the call may have been resent
             raise invalid_token()
-        claims = await claims_of(await self._exchange(code, attempt.verifier), self.section, self.keys)
+        claims = await self._verifier.claims(await self._exchange(code, attempt.verifier))
         nonce, sub = claims.get("nonce"), claims.get("sub")
         if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), attempt.nonce.encode()):
             raise invalid_token()
@@ -134,7 +134,7 @@ class SingleSignOn:
     async def _attempt(self, cookie: str) -> Attempt:
         body, _, signature = cookie.partition(".")
         try:
-            raw, signed = _decoded(body), _decoded(signature)
+            raw, signed = base64url_decode(body), base64url_decode(signature)
             attempt = msgspec.msgpack.decode(raw, type=Attempt)
         except ValueError:
             raise invalid_token() from None
@@ -161,11 +161,9 @@ class SingleSignOn:
         }
         shown = httpx.BasicAuth(section.client_id, section.client_secret) if section.client_secret else None
         try:
-            async with self._exchanging, asyncio.timeout(EXCHANGE_TIMEOUT_S), httpx.AsyncClient() as http:
-                asked = http.build_request("POST", section.token_url, data=form, headers=_ACCEPTS)
-                answer = await http.send(asked, auth=shown, stream=True)
-                status, body = answer.status_code, await _whole(answer)
-        except (httpx.HTTPError, TimeoutError, OSError):
+            async with self._exchanging:
+                status, body = await ask("POST", section.token_url, EXCHANGE_TIMEOUT_S, form=form, auth=shown)
+        except (AnswerRefused, httpx.HTTPError, TimeoutError, OSError):
             raise _unavailable() from None
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise _unavailable()
@@ -177,31 +175,8 @@ class SingleSignOn:
             raise invalid_token() from None
 
 
-_ACCEPTS = {"accept": "application/json", "accept-encoding": "identity"}  # a compressed response has no bound
-
-
-async def _whole(answer: httpx.Response) -> bytes:
-    raw = bytearray()
-    try:
-        async for part in answer.aiter_raw():
-            raw += part
-            if len(raw) > MOST_BYTES:
-                raise _unavailable()
-    finally:
-        await answer.aclose()
-    return bytes(raw)
-
-
 def _unavailable() -> ApiError:
     return ApiError("The identity provider does not answer.", "issuer_unavailable", retry_after_s=5.0)
-
-
-def _plain(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _decoded(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
 
 
 def print_of(section: SignInSection) -> bytes:

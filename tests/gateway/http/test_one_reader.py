@@ -33,7 +33,6 @@ ELSEWHERE = {
     "dialects/grammar/checker.py": "what that process answers",
     "dialects/grammar/one_of.py": "in the same process",
     "identity/signing_keys.py": "the identity provider's, which the settings name",
-    "identity/tokens.py": "at most 32 KiB of a header",
     "control/ledger/exporter.py": "the gateway's own records in the ledger's storage",
     "dialects/openai/response_body.py": "a schema that was read, and a response that this gateway kept",
     "control/operators/single_sign_on.py": "the identity provider's, which the settings name",

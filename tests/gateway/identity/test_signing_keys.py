@@ -17,7 +17,7 @@ from fairlane.gateway.identity.signing_keys import (
     MOST_BYTES,
     MOST_KEYS,
     UNKNOWN_EVERY_S,
-    KeysRefused,
+    AnswerRefused,
     SigningKeys,
     decode_keys,
     fits,
@@ -225,7 +225,7 @@ def test_a_key_that_can_be_forged_is_passed_over() -> None:
     both = json.dumps({"keys": [jwk(weak, "weak"), jwk(RSA_KEY, "one")]}).encode()
 
     assert list(decode_keys(both, ("RS256",))) == [("one", "RS256")]
-    with pytest.raises(KeysRefused):
+    with pytest.raises(AnswerRefused):
         decode_keys(json.dumps({"keys": [jwk(weak, "weak")]}).encode(), ("RS256",))
 
 
