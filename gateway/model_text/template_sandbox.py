@@ -146,7 +146,7 @@ def _check_operator(operator: str, left: Value, right: Value) -> None:
 def _joined(separator: str, parts: Iterable[str]) -> str:
     texts = list(parts)
     _check_made(sum(map(len, texts)) + len(separator) * len(texts))
-    return taint.join(separator, texts) if separator else taint.joined(texts)
+    return taint.join(separator, texts)
 
 
 def _replaced(text: str, old: str, new: str, count: int = -1) -> str:

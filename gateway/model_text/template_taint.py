@@ -83,19 +83,15 @@ def as_text(value: Value) -> str:
     return str(value) if is_clean(value) else given(str(value))
 
 
-def joined(parts: Iterable[str]) -> str:
-    """Concatenate texts with their taints."""
-    listed = list(parts)
-    text = "".join(listed)
-    return text if is_clean(*listed) else _tainted(text, "".join(map(_taint_of, listed)))
-
-
 def join(separator: str, parts: Iterable[str]) -> str:
     """Join texts as `str.join` does, with taint."""
     texts = list(parts)
-    spaced = [separator] * (2 * len(texts) - 1)
-    spaced[::2] = texts
-    return joined(spaced)
+    if separator:
+        spaced = [separator] * (2 * len(texts) - 1)
+        spaced[::2] = texts
+        texts = spaced
+    text = "".join(texts)
+    return text if is_clean(*texts) else _tainted(text, "".join(map(_taint_of, texts)))
 
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
@@ -105,12 +101,13 @@ def replace(text: str, old: str, new: str, count: int = -1) -> str:
     if not old:
         made = str.replace(text, old, new, count)
         return _tainted(made, GIVEN * len(made))
-    return join(new, _split(text, old, count))
+    return join(new, _pieces(text, str.split(text, old, count), len(old)))
 
 
 def strip(text: str, chars: str | None = None) -> str:
     """Strip text as `str.strip` does, with taint."""
-    return _rstrip(_lstrip(text, chars), chars)
+    start = len(text) - len(str.lstrip(text, chars))
+    return text[start : start + len(str.strip(text, chars))]
 
 
 def spoiling(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -138,14 +135,25 @@ def operate(operator: str, left: Value, right: Value, natively: Callable[[Value,
 
 def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """Call a method of a text, other than `join` and `replace`."""
-    text = method.__self__
+    text, made = method.__self__, method(*args, **kwargs)
     if is_clean(text, *args, *kwargs.values()):
-        return method(*args, **kwargs)
-    followed = _FOLLOWED.get(method.__name__)
-    if followed is not None:
-        return followed(text, *args, **kwargs)
-    made = method(*args, **kwargs)
-    return given(made) if isinstance(made, str) else made
+        return made
+    match method.__name__:
+        case "strip":
+            return strip(text, *args)
+        case "lstrip" | "removeprefix":
+            return text[len(text) - len(made) :]
+        case "rstrip" | "removesuffix":
+            return text[: len(made)]
+        case "split" | "rsplit":
+            separator = args[0] if args else kwargs.get("sep")
+            return _pieces(text, made, len(separator or ""))
+        case "splitlines":
+            return _pieces(text, made, 0)
+        case "partition" | "rpartition":
+            return tuple(_pieces(text, made, 0))
+        case _:
+            return given(made) if isinstance(made, str) else made
 
 
 def _tainted(text: str, taint: str) -> str:
@@ -171,13 +179,12 @@ def _formatted(form: str, right: object) -> str:
         end = verb.end()
         match verb[0]:
             case "%s":
-                value = next(values)
-                parts.append(value if isinstance(value, str) else str(value) if is_clean(value) else given(str(value)))
+                parts.append(as_text(next(values)))
             case "%d":
                 parts.append("%d" % next(values))  # noqa: UP031 - what the template says
             case _:
                 parts.append("%")
-    return joined([*parts, form[end:]])
+    return join("", [*parts, form[end:]])
 
 
 def _pieces(text: str, parts: Iterable[str], gap: int) -> list[str]:
@@ -188,53 +195,3 @@ def _pieces(text: str, parts: Iterable[str], gap: int) -> list[str]:
         end = start + len(part)
         pieces.append(text[start:end])
     return pieces
-
-
-def _split(text: str, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-    return _pieces(text, str.split(text, sep, maxsplit), len(sep or ""))
-
-
-def _rsplit(text: str, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-    return _pieces(text, str.rsplit(text, sep, maxsplit), len(sep or ""))
-
-
-def _splitlines(text: str, keepends: bool = False) -> list[str]:
-    return _pieces(text, str.splitlines(text, keepends), 0)
-
-
-def _partition(text: str, sep: str) -> tuple[str, ...]:
-    return tuple(_pieces(text, str.partition(text, sep), 0))
-
-
-def _rpartition(text: str, sep: str) -> tuple[str, ...]:
-    return tuple(_pieces(text, str.rpartition(text, sep), 0))
-
-
-def _lstrip(text: str, chars: str | None = None) -> str:
-    return text[len(text) - len(str.lstrip(text, chars)) :]
-
-
-def _rstrip(text: str, chars: str | None = None) -> str:
-    return text[: len(str.rstrip(text, chars))]
-
-
-def _removeprefix(text: str, prefix: str) -> str:
-    return text[len(prefix) :] if str.startswith(text, prefix) else text
-
-
-def _removesuffix(text: str, suffix: str) -> str:
-    return text[: len(text) - len(suffix)] if str.endswith(text, suffix) else text
-
-
-_FOLLOWED: Mapping[str, Callable[..., Value]] = {
-    "lstrip": _lstrip,
-    "partition": _partition,
-    "removeprefix": _removeprefix,
-    "removesuffix": _removesuffix,
-    "rpartition": _rpartition,
-    "rsplit": _rsplit,
-    "rstrip": _rstrip,
-    "split": _split,
-    "splitlines": _splitlines,
-    "strip": strip,
-}
