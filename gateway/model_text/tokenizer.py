@@ -1,6 +1,4 @@
-"""Text to tokens and back for one model, from its model card.
-
-Stop strings are matched in text that arrives in pieces (Knuth, Morris, Pratt: constant work per character)."""
+"""Text to tokens and back for one model, from its model card."""
 
 import codecs
 from collections.abc import Sequence
@@ -34,11 +32,10 @@ class StopMatcher:
     If one character completes several, the longest wins, since it began first."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        # Each with the borders of its prefixes, as far as matches have come, so that a stop string that never begins
-        # costs nothing.
-        self._stops = [(stop, [0]) for stop in stops]
-        self._matched = [0] * len(self._stops)
+        self._stops = tuple(stops)
         self._held = ""
+        # Where each stop string could begin in the held text. A place is tried once, however the text is split.
+        self._starts = [0] * len(self._stops)
         # The stop string that was completed, if any.
         self.stopped_by: str | None = None
 
@@ -48,16 +45,16 @@ class StopMatcher:
 
     def feed(self, text: str) -> str:
         """Add text; return the text that certainly belongs to no stop string."""
-        if not self._stops:
-            return text
-        for position, character in enumerate(text):
-            completed = self._advance(character)
-            if completed:
-                seen, self._held = self._held + text[: position + 1], ""
-                self.stopped_by = seen[len(seen) - completed :]
-                return seen[: len(seen) - completed]
         seen = self._held + text
-        free = len(seen) - max(self._matched)
+        candidates = list(zip(self._stops, self._starts, strict=True))
+        found = [(at + len(stop), at, stop) for stop, start in candidates if (at := seen.find(stop, start)) >= 0]
+        if found:
+            _, end, self.stopped_by = min(found)
+            self._held = ""
+            return seen[:end]
+        starts = [_possible_start(stop, seen, start) for stop, start in candidates]
+        free = min(starts, default=len(seen))
+        self._starts = [start - free for start in starts]
         self._held = seen[free:]
         return seen[:free]
 
@@ -66,29 +63,13 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _advance(self, character: str) -> int:
-        """Add one character; return the length of the longest stop string that it completes, or 0."""
-        completed = 0
-        for index, (stop, borders) in enumerate(self._stops):
-            matched = self._matched[index]
-            while matched and stop[matched] != character:
-                matched = borders[matched - 1]
-            matched += stop[matched] == character
-            if matched > len(borders):
-                _extend(borders, stop)
-            if matched == len(stop):
-                completed = max(completed, matched)
-            else:
-                self._matched[index] = matched
-        return completed
 
-
-def _extend(borders: list[int], stop: str) -> None:
-    """Append the border of the next longer prefix: the length of its longest proper prefix that is also its suffix."""
-    index, length = len(borders), borders[-1]
-    while length and stop[index] != stop[length]:
-        length = borders[length - 1]
-    borders.append(length + (stop[index] == stop[length]))
+def _possible_start(stop: str, text: str, start: int) -> int:
+    """Return the first place from `start` on at which the rest of the text could begin a stop string."""
+    at = text.find(stop[0], max(start, len(text) - len(stop) + 1))
+    while at >= 0 and not stop.startswith(text[at:]):
+        at = text.find(stop[0], at + 1)
+    return len(text) if at < 0 else at
 
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")
