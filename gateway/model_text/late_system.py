@@ -2,12 +2,10 @@
 
 Some templates reject such a conversation, some drop the message. Here it becomes a marked part of a user message."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import dropwhile
 
-from msgspec.structs import replace
-
-from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 
 _ROLES = frozenset({"system", "developer"})
 PROBE_TEXT = "tried instruction"
@@ -25,23 +23,19 @@ def has_late_system(turns: Iterable[Turn]) -> bool:
     return any(turn.role in _ROLES for turn in dropwhile(_is_system, turns))
 
 
-def as_user(turns: Sequence[Turn]) -> list[Turn]:
+def as_user(turns: Iterable[Turn]) -> list[Turn]:
     """Return the turns with late system messages as user turns; adjacent user turns are merged, since such templates
     often require alternating roles."""
-    groups: list[list[Turn]] = []
+    return merge_turns(_with_late_as_user(turns), lambda group, turn: group[-1].role == turn.role == "user")
+
+
+def _with_late_as_user(turns: Iterable[Turn]) -> Iterator[Turn]:
+    is_late = False
     for turn in turns:
-        before = groups[-1][-1] if groups else None
-        if _is_system(turn) and before is not None and not _is_system(before):
+        is_late = is_late or not _is_system(turn)
+        if is_late and _is_system(turn):
             turn = Turn(role="user", content=f"<system>\n{turn.content or ''}\n</system>")
-        if before is not None and before.role == turn.role == "user":
-            groups[-1].append(turn)
-        else:
-            groups.append([turn])
-    return [group[0] if len(group) == 1 else _as_one(group) for group in groups]
-
-
-def _as_one(group: Sequence[Turn]) -> Turn:
-    return replace(group[-1], content="\n".join([turn.content or "" for turn in group]))
+        yield turn
 
 
 def _is_system(turn: Turn) -> bool:

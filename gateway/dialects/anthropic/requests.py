@@ -28,7 +28,7 @@ from fairlane.gateway.dialects.anthropic.wire import (
     ToolChoiceBody,
 )
 from fairlane.gateway.dialects.grammar.structure import Structure
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, draw_of
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, draw_of, merge_turns
 from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
 from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import invalid
@@ -92,7 +92,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
         turns = _cleared(turns, edit)
     return {
         "model": body.model,
-        "messages": tuple(_merged(turns)),
+        "messages": tuple(merge_turns(turns, _belongs)),
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
@@ -184,20 +184,6 @@ def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
     return cleared
 
 
-def _merged(turns: Sequence[Turn]) -> list[Turn]:
-    """Merge adjacent turns of one role, except tool results and what follows a call."""
-    groups: list[list[Turn]] = []
-    for turn in turns:
-        before = groups[-1][-1] if groups else None
-        if before is None or before.role != turn.role or turn.role == "tool" or before.tool_calls:
-            groups.append([turn])
-        else:
-            groups[-1].append(turn)
-    return [group[0] if len(group) == 1 else _as_one(group) for group in groups]
-
-
-def _as_one(group: Sequence[Turn]) -> Turn:
-    last = group[-1]
-    content = "\n".join([turn.content for turn in group if turn.content])
-    reasoning = "\n".join([turn.reasoning for turn in group if turn.reasoning])
-    return replace(last, content=(content or None) if last.tool_calls else content, reasoning=reasoning or None)
+def _belongs(group: Sequence[Turn], turn: Turn) -> bool:
+    """Return whether a turn joins the one before it: not for tool results, nor after a call."""
+    return group[-1].role == turn.role != "tool" and not group[-1].tool_calls

@@ -1,9 +1,10 @@
 """Requests, parsed from bodies into values that can only be valid, so that no inner code validates input again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from fairlane.gateway.dialects.grammar.structure import Structure
@@ -118,6 +119,31 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Turn({self.role}, {len(self.content or '')} characters, {len(self.tool_calls)} calls)"
+
+
+def merge_turns(
+    turns: Iterable[Turn], belongs: Callable[[Sequence[Turn], Turn], bool], separator: str = "\n"
+) -> list[Turn]:
+    """Merge adjacent turns into one. `belongs`: a turn belongs to the group before it."""
+    groups: list[list[Turn]] = []
+    for turn in turns:
+        if groups and belongs(groups[-1], turn):
+            groups[-1].append(turn)
+        else:
+            groups.append([turn])
+    return [group[0] if len(group) == 1 else _as_one(group, separator) for group in groups]
+
+
+def _as_one(group: Sequence[Turn], separator: str) -> Turn:
+    content = separator.join([turn.content for turn in group if turn.content])
+    calls = tuple([call for turn in group for call in turn.tool_calls])
+    is_without_text = bool(calls) or all(turn.content is None for turn in group)
+    return replace(
+        group[0],
+        content=(content or None) if is_without_text else content,
+        tool_calls=calls,
+        reasoning="\n".join([turn.reasoning for turn in group if turn.reasoning]) or None,
+    )
 
 
 class Effort(msgspec.Struct, frozen=True):

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from msgspec.structs import replace
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text
-from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
 
 Json = dict[str, Any]
@@ -267,21 +266,14 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
 
     Instructions at its beginning are one turn, `instructions` first, since templates take only one system turn there.
     """
-    groups: list[list[Turn]] = [] if instructions is None else [[Turn(role="system", content=instructions)]]
-    stage = 0  # of the last group
-    for item in items:
-        new = item.turn()
-        roles = (groups[-1][0].role, new.role) if groups else ()
-        if (len(groups) == 1 and _INSTRUCTING.issuperset(roles)) or (
-            roles == ("assistant", "assistant") and _continues(stage, new)
-        ):
-            groups[-1].append(new)
-            stage = max(stage, _stage(new))
-        else:
-            groups.append([new])
-            stage = _stage(new)
-    turns = [group[0] if len(group) == 1 else _as_one(group) for group in groups]
-    return tuple([turn for turn in turns if _stage(turn)])
+    turns = [] if instructions is None else [Turn(role="system", content=instructions)]
+    turns += [item.turn() for item in items]
+
+    def belongs(group: Sequence[Turn], turn: Turn) -> bool:
+        is_first = group[0] is turns[0]
+        return _continues(group[-1], turn) or (is_first and _INSTRUCTING.issuperset((group[0].role, turn.role)))
+
+    return tuple([turn for turn in merge_turns(turns, belongs, "\n\n") if _stage(turn)])
 
 
 def _stage(turn: Turn) -> int:
@@ -289,17 +281,6 @@ def _stage(turn: Turn) -> int:
     return 2 if turn.tool_calls else int(turn.content is not None)
 
 
-def _continues(stage: int, new: Turn) -> bool:
-    return stage == 0 or _stage(new) == 2
-
-
-def _as_one(group: Sequence[Turn]) -> Turn:
-    contents = [turn.content for turn in group if turn.content is not None]
-    if group[0].role in _INSTRUCTING:
-        return replace(group[0], content="\n\n".join(contents))
-    return Turn(
-        role="assistant",
-        content=contents[-1] if contents else None,
-        tool_calls=tuple([call for turn in group for call in turn.tool_calls]),
-        reasoning="\n".join([turn.reasoning for turn in group if turn.reasoning]) or None,
-    )
+def _continues(before: Turn, turn: Turn) -> bool:
+    """Return whether the model produced both together."""
+    return before.role == turn.role == "assistant" and (_stage(before) == 0 or _stage(turn) == 2)
