@@ -135,7 +135,8 @@ def operate(operator: str, left: Value, right: Value, natively: Callable[[Value,
 
 def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
     """Call a method of a text, other than `join` and `replace`."""
-    text, made = method.__self__, method(*args, **kwargs)
+    text: Value = method.__self__
+    made = method(*args, **kwargs)
     if is_clean(text, *args, *kwargs.values()):
         return made
     match method.__name__:
