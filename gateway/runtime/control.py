@@ -8,7 +8,8 @@ from fairlane.gateway.control.admin.blocks import Blocks
 from fairlane.gateway.control.admin.history import History
 from fairlane.gateway.control.admin.live import LiveHub
 from fairlane.gateway.control.admin.overview import Overview
-from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.control.erasure.rounds import Erasure
+from fairlane.gateway.control.erasure.steps import ErasureSteps
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
@@ -42,16 +43,19 @@ class Control:
         self.single_sign_on = SingleSignOn(patient, admin_keys, sign_in) if sign_in.issuer else None
         self.operators = Operators(admin_keys, admin_tokens, sessions)
         self.simulator = Simulator()
-        self.erasure = build_erasure(
+        self.erasure = Erasure(
             stores.budgets.patient,
             gateway_id,
-            batches=batches.records,
-            files=batches.files,
-            storage=batches.storage,
-            records=insight.record_store,
-            fleet_metrics=insight.fleet_metrics,
-            cached_prompts=fleet.registry,
-            queues=lambda: map(fleet.queue, sorted(fleet.cache.queues)),
+            ErasureSteps(
+                stores.budgets.patient,
+                batches=batches.records,
+                files=batches.files,
+                storage=batches.storage,
+                records=insight.record_store,
+                fleet_metrics=insight.fleet_metrics,
+                workers=fleet.registry,
+                queues=lambda: map(fleet.queue, sorted(fleet.cache.queues)),
+            ),
             is_store_embedded=settings.is_store_embedded,
         )
         self.overview = Overview(fleet.cache, insight.fleet_metrics, lanes, clock=lambda: insight.reporter.now_s)

@@ -13,7 +13,8 @@ from fairlane.cli.embedded_store import valkey_binary
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
-from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.control.erasure.rounds import Erasure
+from fairlane.gateway.control.erasure.steps import ErasureSteps
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.quotas import keyspace
@@ -183,16 +184,19 @@ async def test_deleted_tenants_of_roots_on_all_nodes_are_erased(
     client, queue = store.patient, RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
     tenants, quotas = TenantStore(client), RedisQuotaStore(store.short)
     roots = [root_at(masters, port) for port in masters.ports]
-    erasure = build_erasure(
+    erasure = Erasure(
         client,
         "gw",
-        batches=BatchRecords(client, most_open=3),
-        files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
-        storage=FolderStorage(tmp_path),
-        records=RecordStore(client, "gw", most=9),
-        fleet_metrics=FleetMetricsStore(client),
-        cached_prompts=RedisRegistry(client),
-        queues=lambda: [queue],
+        ErasureSteps(
+            client,
+            batches=BatchRecords(client, most_open=3),
+            files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
+            storage=FolderStorage(tmp_path),
+            records=RecordStore(client, "gw", most=9),
+            fleet_metrics=FleetMetricsStore(client),
+            workers=RedisRegistry(client),
+            queues=lambda: [queue],
+        ),
         is_store_embedded=False,
     )
     for root in roots:

@@ -1,9 +1,7 @@
-"""Erasure of deleted tenants' data: files, batches, responses, answers, records, jobs, cached prompts and figures.
+"""Erasure of deleted tenants' data: files, batches, responses, answers, records, jobs, cached prompts and metrics.
 
     rounds.py    finds deleted tenants that are due, on the gateway that holds the lease; open it first
     steps.py     one pass over one tenant: what is erased, in which order
-    build.py     builds the erasure of one gateway
-    rewrite.py   makes the embedded store rewrite its append-only file
 
 The list of deleted tenants is durable and kept with the budgets (`quotas.erasure`). The steps of a pass are idempotent,
 so another gateway can repeat the pass of one that was killed. The runtime runs the rounds. The admin API starts a round

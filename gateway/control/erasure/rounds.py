@@ -3,13 +3,16 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
 from fairlane.gateway.control.erasure.steps import ErasureSteps, PassResult
 from fairlane.quotas.erasure.listed import SETTLED_S, DeletedTenant, ErasureList
-from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.errors import STORE_ERRORS, is_rewriting
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +42,13 @@ class _Passed:
 class Erasure:
     """The rounds of one gateway: `run` makes them, `wake` starts the next one now."""
 
-    def __init__(
-        self,
-        listed: ErasureList,
-        steps: ErasureSteps,
-        gateway_id: str,
-        *,
-        rewrite: Callable[[], Awaitable[bool]],
-    ) -> None:
-        """`rewrite` removes erased data from the store's files; it returns False if it must be called again."""
-        self._listed = listed
+    def __init__(self, client: Redis, gateway_id: str, steps: ErasureSteps, *, is_store_embedded: bool) -> None:
+        """`client`: of the store of budgets, files and batches."""
+        self._client = client
+        self._listed = ErasureList(client)
         self._steps = steps
         self._gateway_id = gateway_id
-        self._rewrite = rewrite
+        self._is_store_embedded = is_store_embedded
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -115,6 +112,21 @@ class Erasure:
             else:
                 await self._listed.postpone(gone, gone.deleted_ms + round(SETTLED_S * 1e3))
         return Erased(counts, is_complete)
+
+    async def _rewrite(self) -> bool:
+        """Rewrite the embedded store's append-only file, so that erased data is also gone from disk.
+
+        Return False if an earlier rewrite still runs, which may contain data erased since. Operators must rewrite the
+        files of other stores."""
+        if not self._is_store_embedded:
+            return True
+        try:
+            await self._client.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
+        except ResponseError as error:
+            if is_rewriting(error):
+                return False
+            raise
+        return True
 
 
 def _log(gone: DeletedTenant, result: PassResult) -> None:

@@ -4,33 +4,26 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from redis.asyncio import Redis
+
+from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.erasure import BatchErasure
+from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.storage import Storage
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.ledger import LedgerErasure
 from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
 # Queue events younger than this are kept; every live gateway has read all older ones.
 EVENTS_KEPT_MS = 300_000
-
-
-class ErasableQueue(Protocol):
-    """The queue of one model; `scheduler.queue.redis_queue.RedisQueue` implements it."""
-
-    async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
-        """Delete the remaining records of a deleted tenant's jobs; return their number."""
-
-
-class CachedPrompts(Protocol):
-    """The prefix caches of the workers; `scheduler.queue.registry.RedisRegistry` implements it."""
-
-    async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        """Ask every worker to evict the tenant's cached prompts; return the number of workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +47,23 @@ class ErasureSteps:
 
     def __init__(
         self,
+        client: Redis,
         *,
-        budgets: BudgetErasure,
-        ledger: LedgerErasure,
-        batches: BatchErasure,
+        batches: BatchRecords,
+        files: FileRecords,
+        storage: Storage,
         records: RecordStore,
-        queues: Callable[[], Iterable[ErasableQueue]],
-        cached_prompts: CachedPrompts,
-        fleet_metrics: Callable[[DeletedTenant], Awaitable[int]],
+        fleet_metrics: FleetMetricsStore,
+        workers: RedisRegistry,
+        queues: Callable[[], Iterable[RedisQueue]],
     ) -> None:
-        """`fleet_metrics` erases a tenant's name from the history of metrics."""
-        self._budgets = budgets
-        self._ledger = ledger
-        self._batches = batches
+        """`client`: of the store of budgets, files and batches. `queues`: of all models."""
+        self._budgets, self._ledger = BudgetErasure(client), LedgerErasure(client)
+        self._batches = BatchErasure(client, batches, files, storage)
         self._records = records
-        self._queues = queues
-        self._cached_prompts = cached_prompts
         self._fleet_metrics = fleet_metrics
+        self._workers = workers
+        self._queues = queues
 
     async def run(self, gone: DeletedTenant, now_ms: int) -> PassResult:
         is_settled, done = gone.is_settled(now_ms), _Pass()
@@ -79,10 +72,10 @@ class ErasureSteps:
             await done.make("files", self._batches.files(gone))
         await done.make("keys", self._budgets.erase_keys(gone))
         await done.make("responses", self._budgets.erase_responses(gone))
-        await done.make("workers_told", self._forget_prompts(gone))
+        await done.make("workers_told", self._workers.forget_prompts(gone.id, gone.created_s, gone.share_group))
         await done.make("jobs", self._jobs(gone, now_ms if is_settled else 0))
         await done.make("request_records", self._records.erase(gone.account))
-        await done.make("figures", self._fleet_metrics(gone))
+        await done.make("figures", self._fleet_metrics.erase(gone.id, gone.created_s, gone.deleted_ms / 1e3))
         if gone.with_ledger:
             await done.make("ledger_entries", self._ledger.erase_entries(gone))
             await done.make("audit_entries", self._ledger.redact_audit(gone))
@@ -90,9 +83,6 @@ class ErasureSteps:
                 await done.make("limits", self._ledger.erase_figures(gone))
                 await done.make("ids", self._ledger.forget(gone))
         return PassResult(erased=done.erased, open_batches=open_batches or 0, failures=done.failures)
-
-    async def _forget_prompts(self, gone: DeletedTenant) -> int:
-        return await self._cached_prompts.forget_prompts(gone.id, gone.created_s, gone.share_group)
 
     async def _jobs(self, gone: DeletedTenant, settled_ms: int) -> int:
         events_until_ms = settled_ms and settled_ms - EVENTS_KEPT_MS

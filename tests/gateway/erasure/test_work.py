@@ -12,7 +12,8 @@ from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
-from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.control.erasure.rounds import Erasure
+from fairlane.gateway.control.erasure.steps import ErasureSteps
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
@@ -32,16 +33,19 @@ class Bench:
     def __init__(self, client: redis.asyncio.Redis, folder: Path) -> None:
         self.client, self.records = client, RecordStore(client, "gw", most=100_000)
         self.queues = [RedisQueue(client, f"model{number}@0", DEFAULT_LANES) for number in range(MODELS)]
-        self._erasure = build_erasure(
+        self._erasure = Erasure(
             client,
             "gw",
-            batches=BatchRecords(client, most_open=3),
-            files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
-            storage=FolderStorage(folder),
-            records=self.records,
-            fleet_metrics=FleetMetricsStore(client),
-            cached_prompts=RedisRegistry(client),
-            queues=lambda: self.queues,
+            ErasureSteps(
+                client,
+                batches=BatchRecords(client, most_open=3),
+                files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
+                storage=FolderStorage(folder),
+                records=self.records,
+                fleet_metrics=FleetMetricsStore(client),
+                workers=RedisRegistry(client),
+                queues=lambda: self.queues,
+            ),
             is_store_embedded=False,
         )
 

@@ -27,7 +27,8 @@ from fairlane.gateway.control.admin.live import LiveHub
 from fairlane.gateway.control.admin.overview import Overview
 from fairlane.gateway.control.admin.router import mount
 from fairlane.gateway.control.console import routes as console_routes
-from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.control.erasure.rounds import Erasure
+from fairlane.gateway.control.erasure.steps import ErasureSteps
 from fairlane.gateway.control.openapi import document as openapi
 from fairlane.gateway.control.operators.admin_key import AdminKeys, Guesses
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
@@ -238,16 +239,19 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         prices=prices,
         known_prices=KnownPrices(prices),
         currency="EUR",
-        erasure=build_erasure(
+        erasure=Erasure(
             redis,
             "test",
-            batches=batches,
-            files=FileRecords(redis, FileLimits(most_files=100, most_bytes=10**6)),
-            storage=FolderStorage(Path("nowhere")),
-            records=records,
-            fleet_metrics=FleetMetricsStore(redis),
-            cached_prompts=RedisRegistry(redis),
-            queues=tuple,
+            ErasureSteps(
+                redis,
+                batches=batches,
+                files=FileRecords(redis, FileLimits(most_files=100, most_bytes=10**6)),
+                storage=FolderStorage(Path("nowhere")),
+                records=records,
+                fleet_metrics=FleetMetricsStore(redis),
+                workers=RedisRegistry(redis),
+                queues=tuple,
+            ),
             is_store_embedded=False,
         ),
         changed=lambda: None,
