@@ -4,6 +4,7 @@
     lines.py                    a file's lines: indexed on upload, parsed when they run
     batch.py, batch_records.py  one batch, and all batches in Redis: created, taken, renewed, ended
     runner.py                   the batches that this gateway runs; open it first
+    host.py                     the gateway as its running batches see it
     open_batch.py               one batch from its input file to its output files
     line_runner.py, line_call.py  the running lines of a batch, each as a request like any other
     results.py                  answers: segments while the batch runs, two files at its end

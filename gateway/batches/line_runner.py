@@ -6,25 +6,20 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 
 from fairlane.gateway.batches import results
 from fairlane.gateway.batches.batch import Batch
-from fairlane.gateway.batches.batch_records import BatchRecords
-from fairlane.gateway.batches.files import FileRecords
-from fairlane.gateway.batches.line_call import AnswerTooLarge, LineCalls
+from fairlane.gateway.batches.host import BatchHost
+from fairlane.gateway.batches.line_call import AnswerTooLarge
 from fairlane.gateway.batches.lines import BatchLine
 from fairlane.gateway.batches.results import LineEnd
-from fairlane.gateway.batches.storage import Drafts, Storage
 from fairlane.gateway.errors import ApiError, internal_error, invalid_api_key
-from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.api_keys import Identity
 from fairlane.quotas.store import Once
 from fairlane.store.errors import STORE_ERRORS
 
@@ -40,38 +35,6 @@ MOST_ENDED = 256
 LANDING_S = 10.0
 # Statuses of temporary refusals, which do not depend on the line itself.
 _PASSING = frozenset({429, 503, 504})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchParts:
-    """The dependencies of every batch of this gateway."""
-
-    owner: str
-    lease_s: float
-    records: BatchRecords
-    files: FileRecords
-    storage: Storage
-    drafts: Drafts
-    calls: LineCalls
-    room: BodyRoom
-    # Returns the tenant and key of a batch; None: the key was revoked. Raises ApiError `tenant_deleted`.
-    identity: Callable[[Batch], Awaitable[Identity | None]]
-    # (root, line name) → reservations of a line's earlier runs, newest first.
-    earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]
-    # (root, line names): these lines will not run again.
-    expire_runs: Callable[[str, Sequence[str]], Awaitable[None]]
-    # The gateway is shutting down and starts nothing new.
-    is_stopping: Callable[[], bool]
-    # All places for batches of this gateway are taken.
-    is_crowded: Callable[[], bool]
-    # Lines that one batch may run concurrently at this moment.
-    share: Callable[[], int]
-    # Output tokens to assume for a choice whose line states none.
-    unstated_tokens: Callable[[], int]
-    # Called with each line's outcome: completed, failed or expired.
-    counted: Callable[[str], None]
-    # Called with each batch's final status.
-    ended: Callable[[str], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,11 +57,11 @@ class _Refused:
 class LineRunner:
     """The running lines of one batch, for one owner."""
 
-    def __init__(self, batch: Batch, root: str, parts: BatchParts, *, may_have_run: bool) -> None:
+    def __init__(self, batch: Batch, root: str, host: BatchHost, *, may_have_run: bool) -> None:
         """`may_have_run`: an earlier owner may have started any of the lines."""
         self._batch = batch
         self._root = root
-        self._parts = parts
+        self._host = host
         self._may_have_run = may_have_run
         self._running: dict[asyncio.Task[LineEnd | _Refused], _Run] = {}
         # A heap of (time on the event loop's clock, line index, run).
@@ -124,7 +87,7 @@ class LineRunner:
     def may_begin(self) -> bool:
         if len(self._ended) >= MOST_ENDED or self._held_until_s > asyncio.get_running_loop().time():
             return False
-        return len(self._running) + len(self._again) < self._parts.share()
+        return len(self._running) + len(self._again) < self._host.share
 
     def begin(self, place: int, line: BatchLine) -> None:
         if line.refusal is not None:
@@ -135,7 +98,7 @@ class LineRunner:
     async def step(self, within_s: float) -> list[LineEnd]:
         """Return lines that have ended, waiting for the first one up to `within_s`."""
         now_s = asyncio.get_running_loop().time()
-        while self._again and self._again[0][0] <= now_s and len(self._running) < self._parts.share():
+        while self._again and self._again[0][0] <= now_s and len(self._running) < self._host.share:
             self._start(heapq.heappop(self._again)[2])
         if not self._ended:
             await self._wait(min([within_s, *(max(0.001, at_s - now_s) for at_s, _, _ in self._again[:1])]))
@@ -190,7 +153,7 @@ class LineRunner:
         batch, line, name = self._batch, run.line, results.request_id(self._batch, run.place)
         try:
             caller = await self._caller(run)
-            answer = await self._parts.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
+            answer = await self._host.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
             return results.answered(batch, run.place, line.custom_id, answer.status, answer.body)
         except ApiError as error:
             if error.code == "tenant_deleted":  # not the line's fault: the batch ends without it
@@ -212,10 +175,10 @@ class LineRunner:
 
     async def _caller(self, run: _Run) -> Caller:
         batch = self._batch
-        identity = await self._parts.identity(batch)
+        identity = await self._host.identity(batch)
         if identity is None:
             raise invalid_api_key()
         once = Once(batch.line_name(run.place), batch.once_until_ms)
-        runs = await self._parts.earlier_runs(self._root, once.name) if self._may_have_run or run.tries else ()
+        runs = await self._host.earlier.runs_of(self._root, once.name) if self._may_have_run or run.tries else ()
         due_ms = max(1.0, (batch.expires_at - time.time()) * 1e3)
         return Caller(identity, once=once, runs=runs, batch_due_ms=due_ms)

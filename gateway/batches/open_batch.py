@@ -20,7 +20,8 @@ from fairlane.gateway.batches import files, results
 from fairlane.gateway.batches.batch import Batch, BatchFault, Ending, Progress
 from fairlane.gateway.batches.batch_records import TakenBatch
 from fairlane.gateway.batches.files import StoredFile
-from fairlane.gateway.batches.line_runner import BatchParts, LineRunner
+from fairlane.gateway.batches.host import BatchHost
+from fairlane.gateway.batches.line_runner import LineRunner
 from fairlane.gateway.batches.lines import TOO_LONG, BatchLine, LineIndex, read_line
 from fairlane.gateway.batches.results import ERRORS, OUTPUT, LineEnd, OutputFiles, Segments
 from fairlane.gateway.batches.storage import NotStored, Storage, read_all
@@ -54,14 +55,14 @@ class LeaseLost(Exception):
 class OpenBatch:
     """A batch that this gateway has taken. `run` ends it or gives it back."""
 
-    def __init__(self, taken: TakenBatch, parts: BatchParts) -> None:
+    def __init__(self, taken: TakenBatch, host: BatchHost) -> None:
         self._taken = taken
-        self._parts = parts
+        self._host = host
         self._batch = taken.batch
         self._progress = taken.progress
         # Unique to this owner, even if the store has lost that it gave out the epoch before.
         self._run = f"{taken.epoch}-{secrets.token_hex(4)}"
-        self._segments = Segments(taken.batch.id, parts.storage, parts.drafts)
+        self._segments = Segments(taken.batch.id, host.storage, host.drafts)
         self._index = LineIndex(b"")
         self.is_cancelling = taken.is_cancelling
         self._is_lost = False
@@ -95,13 +96,13 @@ class OpenBatch:
 
     async def _left_to_others(self) -> None:
         """Handle a lost batch: if it was erased with its tenant, erase what was written since."""
-        parts, batch = self._parts, self._batch
+        host, batch = self._host, self._batch
         log.warning("batch lost to another gateway, or erased: batch=%s", batch.id)
         with suppress(*STORE_ERRORS):
-            if await parts.records.get(self._taken.root, batch.account, batch.id) is None:
+            if await host.records.get(self._taken.root, batch.account, batch.id) is None:
                 await self._segments.delete()
                 for kind in (OUTPUT, ERRORS):
-                    await parts.storage.delete(files.contents(results.output_id(batch.id, kind)))
+                    await host.storage.delete(files.contents(results.output_id(batch.id, kind)))
 
     async def _advance(self) -> None:
         faults = await self._faults()
@@ -127,10 +128,10 @@ class OpenBatch:
     async def _renew(self, task: "asyncio.Task[None]") -> None:
         """Renew the lease until cancelled. Cancel `task` if another gateway owns the batch."""
         while True:
-            await asyncio.sleep(self._parts.lease_s / 3)
+            await asyncio.sleep(self._host.settings.lease_s / 3)
             try:
-                held, is_cancelling = await self._parts.records.renew(
-                    self._taken, self._parts.owner, round(self._parts.lease_s * 1e3)
+                held, is_cancelling = await self._host.records.renew(
+                    self._taken, self._host.owner, round(self._host.settings.lease_s * 1e3)
                 )
             except STORE_ERRORS:
                 continue  # a lost lease shows at the next save
@@ -151,7 +152,7 @@ class OpenBatch:
 
     async def _give_back(self) -> None:
         try:
-            await self._parts.records.renew(self._taken, self._parts.owner, 0, rest_ms=round(self._rest_s * 1e3))
+            await self._host.records.renew(self._taken, self._host.owner, 0, rest_ms=round(self._rest_s * 1e3))
         except STORE_ERRORS:
             log.info("batch not given back, free when its lease expires: batch=%s", self._batch.id)
 
@@ -159,29 +160,29 @@ class OpenBatch:
 
     async def _faults(self) -> Sequence[BatchFault]:
         """Return why the file cannot be read, if so; only checked before any line has run."""
-        batch, parts = self._batch, self._parts
+        batch, host = self._batch, self._host
         if batch.status != "validating":
             return []
-        found = await _persist(lambda: parts.files.get(self._taken.root, batch.account, batch.input_file_id))
+        found = await _persist(lambda: host.files.get(self._taken.root, batch.account, batch.input_file_id))
         if found is None:
             return [_INPUT_GONE]
         if not found.lines:
             return [BatchFault("empty_file", "The input file has no line.", param="input_file_id")]
         if found.readable:
             return []
-        index = await _read_index(parts.storage, batch)
+        index = await _read_index(host.storage, batch)
         lines = () if index is None else (index[place] for place in range(min(len(index), MOST_TOLD)))
         message = "This line is not a valid JSON object."
         return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
 
     async def _load(self) -> bool:
-        index = await _read_index(self._parts.storage, self._batch)
+        index = await _read_index(self._host.storage, self._batch)
         if index is None:
             return False
         self._index = index
         if self._progress is None:
             self._progress = Progress.of(len(index))
-        self._tokens = await asyncio.to_thread(self._tokens_left, self._parts.unstated_tokens())
+        self._tokens = await asyncio.to_thread(self._tokens_left, self._host.unstated_tokens)
         self._batch = msgspec.structs.replace(self._batch, total=len(index))
         return True
 
@@ -203,18 +204,18 @@ class OpenBatch:
                 last = self._index[ahead[-1]]
                 start, end = entry.start, last.start + (0 if last.flags & TOO_LONG else last.length)
                 name = files.contents(self._batch.input_file_id)
-                slab = await read_all(self._parts.storage, name, start, end) if end > start else b""
+                slab = await read_all(self._host.storage, name, start, end) if end > start else b""
             raw = slab[entry.start - start : entry.start - start + entry.length]
             if len(raw) <= LARGE_BODY_BYTES:
                 yield place, read_line(raw, entry, self._batch.endpoint)
             else:
                 read = partial(read_line, raw, entry, self._batch.endpoint)
-                yield place, await self._parts.room.in_thread(self._batch.tenant, len(raw), read)
+                yield place, await self._host.room.in_thread(self._batch.tenant, len(raw), read)
 
     # Running the lines.
 
     async def _run_lines(self) -> Ending | None:
-        runner = LineRunner(self._batch, self._taken.root, self._parts, may_have_run=self._taken.epoch > 1)
+        runner = LineRunner(self._batch, self._taken.root, self._host, may_have_run=self._taken.epoch > 1)
         try:
             async with aclosing(self._lines()) as lines:
                 return await self._drive(runner, lines)
@@ -255,13 +256,13 @@ class OpenBatch:
     def _leaves_its_place(self, runner: "LineRunner") -> bool:
         """Return whether the batch gives up its place: its turn is over, or it can run no line for a while and others
         wait."""
-        if runner.rests_s >= LEAST_REST_S and self._parts.is_crowded():
+        if runner.rests_s >= LEAST_REST_S and self._host.is_crowded:
             self._rest_s = runner.rests_s
             return True
         return self.gives_way
 
     def _is_over(self) -> bool:
-        return self.is_cancelling or self._parts.is_stopping() or time.time() >= self._batch.expires_at
+        return self.is_cancelling or self._host.is_stopping() or time.time() >= self._batch.expires_at
 
     async def _keep(self, ends: Sequence[LineEnd]) -> None:
         """Store the answers of ended lines; only then do the lines count as ended. Raise LeaseLost."""
@@ -270,11 +271,11 @@ class OpenBatch:
         progress = self._known_progress
         number = progress.segments.get(self._run, 0)
         await _persist(lambda: self._segments.write(self._run, number, ends))
-        unstated = self._parts.unstated_tokens()
+        unstated = self._host.unstated_tokens
         for end in ends:
             progress.mark(end.place)
             self._tokens -= self._index[end.place].tokens(unstated)
-            self._parts.counted("failed" if end.is_error else "completed")
+            self._host.telemetry.batch_lines.add("failed" if end.is_error else "completed")
         progress.segments[self._run] = number + 1
         failed = sum(end.is_error for end in ends)
         batch = self._batch
@@ -286,13 +287,13 @@ class OpenBatch:
             output_tokens=batch.output_tokens + sum(end.usage.output_tokens for end in ends),
         )
         with suppress(*STORE_ERRORS):  # a failure is harmless: the store forgets them with the batch
-            await self._parts.expire_runs(self._taken.root, [batch.line_name(end.place) for end in ends])
+            await self._host.earlier.expire_runs(self._taken.root, [batch.line_name(end.place) for end in ends])
 
     # Ending the batch.
 
     async def _finalize(self) -> None:
         """Write the output files and end the batch. A repetition after a crash produces the same files."""
-        made = OutputFiles(self._batch, self._parts.storage, self._parts.drafts)
+        made = OutputFiles(self._batch, self._host.storage, self._host.drafts)
         expired = 0
         try:
             async for lines in self._segments.records(self._known_progress):
@@ -319,7 +320,7 @@ class OpenBatch:
             async for place, line in self._lines():
                 end = results.failed(self._batch, place, line.custom_id, results.EXPIRED, message)
                 await made.add(ERRORS + end.record + b"\n")
-                self._parts.counted("expired")
+                self._host.telemetry.batch_lines.add("expired")
                 count += 1
         except NotStored:
             log.warning("input file of an expired batch is gone: batch=%s", self._batch.id)
@@ -331,11 +332,11 @@ class OpenBatch:
         await self._finish(batch, [])
 
     async def _finish(self, batch: Batch, made: list[StoredFile]) -> None:
-        parts = self._parts
-        if not await _persist(lambda: parts.records.finish(self._taken, parts.owner, batch, made)):
+        host = self._host
+        if not await _persist(lambda: host.records.finish(self._taken, host.owner, batch, made)):
             raise LeaseLost
         self._batch = batch
-        parts.ended(batch.status)
+        host.telemetry.batches.add(batch.status)
         log.info(
             "batch ended: batch=%s status=%s completed=%d failed=%d",
             batch.id,
@@ -345,9 +346,9 @@ class OpenBatch:
         )
 
     async def _save(self, **changes: object) -> None:
-        parts, batch = self._parts, msgspec.structs.replace(self._batch, **changes)
+        host, batch = self._host, msgspec.structs.replace(self._batch, **changes)
         progress = self._progress or Progress.of(0)
-        if not await _persist(lambda: parts.records.save(self._taken, parts.owner, batch, progress, self._tokens)):
+        if not await _persist(lambda: host.records.save(self._taken, host.owner, batch, progress, self._tokens)):
             raise LeaseLost
         self._batch = batch
 

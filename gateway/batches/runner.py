@@ -8,27 +8,15 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
-import msgspec
-
 from fairlane.gateway.batches import files
-from fairlane.gateway.batches.batch import Batch
-from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
-from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.batch_records import TakenBatch
+from fairlane.gateway.batches.host import BatchHost
 from fairlane.gateway.batches.line_call import LineCalls
-from fairlane.gateway.batches.line_runner import BatchParts
 from fairlane.gateway.batches.open_batch import OpenBatch
-from fairlane.gateway.batches.storage import Drafts, Storage
-from fairlane.gateway.errors import tenant_deleted
-from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.pipeline.context import Endpoint
-from fairlane.quotas.api_keys import Identity, KeyStore
-from fairlane.quotas.idempotency import IdempotencyRecords
-from fairlane.quotas.tenants import TenantStore
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
@@ -42,62 +30,19 @@ SWEPT_AT_ONCE = 100
 TURN_S = 60.0
 # Seconds for which a batch is left to other gateways after its file was not found here.
 ELSEWHERE_S = 60.0
-# Seconds for which a tenant and its key are cached.
-TRUSTED_S = 1.0
 # Seconds that batches have to be given back on shutdown.
 CLOSE_S = 15.0
-
-
-class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one gateway's batches."""
-
-    lease_s: float
-    most_batches: int
-    # Running lines of all batches together.
-    most_lines: int
-    # Running lines of one batch.
-    most_batch_lines: int
-    max_answer_bytes: int
 
 
 class BatchRunner:
     """Runs batches while the context `running` is open."""
 
-    def __init__(
-        self,
-        owner: str,
-        settings: BatchSettings,
-        *,
-        records: BatchRecords,
-        files: FileRecords,
-        storage: Storage,
-        drafts: Drafts,
-        tenants: TenantStore,
-        keys: KeyStore,
-        earlier: IdempotencyRecords,
-        fleet_cache: FleetCache,
-        telemetry: Telemetry,
-        room: BodyRoom,
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        """`owner`: a name of this process, new at each start."""
-        self._owner = owner
-        self._settings = settings
-        self._records = records
-        self._files = files
-        self._storage = storage
-        self._drafts = drafts
-        self._tenants, self._keys = tenants, keys
-        self._earlier = earlier
-        self._fleet_cache = fleet_cache
-        self._telemetry = telemetry
-        self._room = room
-        self._is_stopping = is_stopping
-        self._open: dict[asyncio.Task[None], OpenBatch] = {}
+    def __init__(self, host: BatchHost) -> None:
+        self._host = host
+        self._open = host.open_batches
         # Batches whose files are not in this gateway's storage, with the time until which others may take them.
         self._elsewhere: dict[str, float] = {}
         self._news = asyncio.Event()
-        self._identities: dict[tuple[str, str], tuple[float, Identity | None]] = {}
 
     @property
     def open_count(self) -> int:
@@ -121,15 +66,12 @@ class BatchRunner:
         """Run batches inside the context, and give them back at its end.
 
         `endpoints`: by path, without the tenant middleware around them."""
-        calls = LineCalls(
-            endpoints,
-            self._telemetry,
-            max_answer_bytes=self._settings.max_answer_bytes,
-            at_once=self._settings.most_lines,
+        host, bounds = self._host, self._host.settings
+        host.calls = LineCalls(
+            endpoints, host.telemetry, max_answer_bytes=bounds.max_answer_bytes, at_once=bounds.most_lines
         )
-        parts = self._parts(calls)
         tasks = [
-            asyncio.create_task(self._look_on(parts), name="batches"),
+            asyncio.create_task(self._look_on(), name="batches"),
             asyncio.create_task(every(SWEEP_EVERY_S, "sweeping files", self.sweep), name="file sweep"),
         ]
         try:
@@ -142,36 +84,36 @@ class BatchRunner:
 
     async def sweep(self) -> None:
         """Delete what has expired. Raise StoreUnavailable."""
-        await asyncio.to_thread(self._drafts.sweep)
-        for root in await self._files.roots():
+        await asyncio.to_thread(self._host.drafts.sweep)
+        for root in await self._host.files.roots():
             await self._sweep(root)
-            await self._files.unlist_if_empty(root)
+            await self._host.files.unlist_if_empty(root)
 
     async def _sweep(self, root: str) -> None:
         stuck, fault = 0, ""
-        while expired := await self._files.expired(root, SWEPT_AT_ONCE, but_first=stuck):
+        while expired := await self._host.files.expired(root, SWEPT_AT_ONCE, but_first=stuck):
             for name in expired:
                 try:
                     await self._delete(name)
                 except OSError as error:
                     stuck, fault = stuck + 1, type(error).__name__
                 else:
-                    drop = self._files.drop if files.is_id(name) else self._records.drop
+                    drop = self._host.files.drop if files.is_id(name) else self._host.records.drop
                     await drop(root, name)
         if stuck:
             log.warning("%d expired files cannot be deleted from the storage (%s)", stuck, fault)
 
     async def _delete(self, name: str) -> None:
         if files.is_id(name):
-            await self._storage.delete(files.contents(name))
-            await self._storage.delete(files.index(name))
+            await self._host.storage.delete(files.contents(name))
+            await self._host.storage.delete(files.index(name))
         else:
-            await self._storage.delete_folder(f"batches/{name}")
+            await self._host.storage.delete_folder(f"batches/{name}")
 
-    async def _look_on(self, parts: BatchParts) -> None:
+    async def _look_on(self) -> None:
         while True:
             try:
-                await self._look(parts)
+                await self._look()
             except STORE_ERRORS as error:
                 log.debug("the search for batches waits for the store: error=%s", type(error).__name__)
             except Exception:  # a defect in one round must not end all batches
@@ -181,38 +123,38 @@ class BatchRunner:
                     await self._news.wait()
             self._news.clear()
 
-    async def _look(self, parts: BatchParts) -> None:
+    async def _look(self) -> None:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
         Roots with the fewest places come first. If all places are taken, a root without a place gets an additional one,
         and the root with the most gives one back. The batch that loses its place continues on its next turn."""
-        if self._is_stopping() or not self._settings.most_batches:
+        if self._host.is_stopping() or not self._host.settings.most_batches:
             return
         now_s = time.monotonic()
         self._elsewhere = {batch: until_s for batch, until_s in self._elsewhere.items() if until_s > now_s}
-        roots = await self._records.roots()
+        roots = await self._host.records.roots()
         random.shuffle(roots)  # concurrent gateways start with different roots
         for root in sorted(roots, key=self._places().__getitem__):
-            if self._is_stopping() or not self._may_take(root):
+            if self._host.is_stopping() or not self._may_take(root):
                 return
-            lease_ms = round(self._settings.lease_s * 1e3)
-            taken = await self._records.take(root, self._owner, lease_ms, but=self._elsewhere)
+            lease_ms = round(self._host.settings.lease_s * 1e3)
+            taken = await self._host.records.take(root, self._host.owner, lease_ms, but=self._elsewhere)
             if taken is not None:
-                self._begin(taken, parts)
+                self._begin(taken)
                 self._make_room()
 
     def _places(self) -> Counter[str]:
         return Counter(batch.root for batch in self._open.values() if not batch.gives_way)
 
     def _may_take(self, root: str) -> bool:
-        places, most = self._places(), self._settings.most_batches
+        places, most = self._places(), self._host.settings.most_batches
         if len(self._open) >= 2 * most:  # batches that give up their places have not ended yet
             return False
         return places.total() < most or (not places[root] and self._leaving(places) is not None)
 
     def _make_room(self) -> None:
         places = self._places()
-        leaving = self._leaving(places) if places.total() > self._settings.most_batches else None
+        leaving = self._leaving(places) if places.total() > self._host.settings.most_batches else None
         if leaving is not None:
             leaving.gives_way = True
 
@@ -224,9 +166,9 @@ class BatchRunner:
         is_over = places[first.root] > 1 or time.monotonic() - first.begun_s >= TURN_S
         return first if is_over else None
 
-    def _begin(self, taken: TakenBatch, parts: BatchParts) -> None:
+    def _begin(self, taken: TakenBatch) -> None:
         log.info("batch taken: batch=%s epoch=%d", taken.batch.id, taken.epoch)
-        batch = OpenBatch(taken, parts)
+        batch = OpenBatch(taken, self._host)
         task = asyncio.create_task(batch.run(), name=f"batch {taken.batch.id}")
         self._open[task] = batch
         task.add_done_callback(self._ended)
@@ -247,43 +189,3 @@ class BatchRunner:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-
-    def _parts(self, calls: LineCalls) -> BatchParts:
-        settings = self._settings
-        return BatchParts(
-            owner=self._owner,
-            lease_s=settings.lease_s,
-            records=self._records,
-            files=self._files,
-            storage=self._storage,
-            drafts=self._drafts,
-            calls=calls,
-            room=self._room,
-            identity=self._identity,
-            earlier_runs=self._earlier.runs_of,
-            expire_runs=self._earlier.expire_runs,
-            is_stopping=self._is_stopping,
-            is_crowded=lambda: self._places().total() >= settings.most_batches,
-            share=lambda: max(1, min(settings.most_batch_lines, settings.most_lines // max(1, len(self._open)))),
-            unstated_tokens=lambda: self._fleet_cache.longest_context() or 0,
-            counted=self._telemetry.batch_lines.add,
-            ended=self._telemetry.batches.add,
-        )
-
-    async def _identity(self, batch: Batch) -> Identity | None:
-        """Return the tenant and key of a batch, cached for TRUSTED_S, or None if the key is gone.
-
-        Raise ApiError `tenant_deleted` or StoreUnavailable."""
-        who, now_s = (batch.account, batch.key_id), time.monotonic()
-        seen_s, known = self._identities.get(who, (0.0, None))
-        if known is None or now_s - seen_s > TRUSTED_S:
-            tenant = await self._tenants.get(batch.tenant)
-            if tenant is None or tenant.incarnation != batch.incarnation:
-                raise tenant_deleted()
-            key = await self._keys.get(tenant, batch.key_id)
-            is_open = key is not None and await self._keys.is_open(key)
-            known = Identity(tenant, key) if key is not None and is_open else None
-            if len(self._identities) > 2 * self._settings.most_batches:
-                self._identities.clear()
-            self._identities[who] = now_s, known
-        return known

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
-from fairlane.gateway.batches.runner import BatchRunner, BatchSettings
+from fairlane.gateway.batches.host import BatchHost, BatchSettings
+from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.ledger.exporter import LedgerExporter
@@ -43,9 +44,9 @@ class Batches:
         self.storage, self.drafts = storage(settings.files_url), Drafts(settings.files_folder / PARTIAL)
         self.files = FileRecords(patient, FileLimits(most_files=kept.tenant_files, most_bytes=int(kept.tenant_bytes)))
         self.records = BatchRecords(patient, most_open=kept.tenant_batches)
-        self.runner = BatchRunner(
-            gateway_id,
-            BatchSettings(
+        host = BatchHost(
+            owner=gateway_id,
+            settings=BatchSettings(
                 lease_s=kept.batch_lease_s,
                 most_batches=kept.batches,
                 most_lines=kept.lines,
@@ -64,6 +65,7 @@ class Batches:
             room=requests.body_room,
             is_stopping=is_stopping,
         )
+        self.runner = BatchRunner(host)
         telemetry.batches_open.set_function(lambda: self.runner.open_count)
         self._exporter: LedgerExporter | None = None
         ledger = section.ledger

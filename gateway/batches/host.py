@@ -1,0 +1,101 @@
+"""The gateway that runs batches: its bounds, and what every running batch needs of it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlane.gateway.batches.batch import Batch
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.line_call import LineCalls
+from fairlane.gateway.batches.storage import Drafts, Storage
+from fairlane.gateway.errors import tenant_deleted
+from fairlane.gateway.fleet import FleetCache
+from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.quotas.api_keys import Identity, KeyStore
+from fairlane.quotas.idempotency import IdempotencyRecords
+from fairlane.quotas.tenants import TenantStore
+
+if TYPE_CHECKING:
+    from fairlane.gateway.batches.open_batch import OpenBatch
+
+# Seconds for which a tenant and its key are cached.
+TRUSTED_S = 1.0
+
+
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of one gateway's batches."""
+
+    lease_s: float
+    most_batches: int
+    # Running lines of all batches together.
+    most_lines: int
+    # Running lines of one batch.
+    most_batch_lines: int
+    max_answer_bytes: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class BatchHost:
+    """The gateway as its running batches see it."""
+
+    # A name of this process, new at each start.
+    owner: str
+    settings: BatchSettings
+    records: BatchRecords
+    files: FileRecords
+    storage: Storage
+    drafts: Drafts
+    tenants: TenantStore
+    keys: KeyStore
+    earlier: IdempotencyRecords
+    fleet_cache: FleetCache
+    telemetry: Telemetry
+    room: BodyRoom
+    # The gateway is shutting down and starts nothing new.
+    is_stopping: Callable[[], bool]
+    # Set while the gateway runs batches.
+    calls: LineCalls = field(init=False)
+    open_batches: "dict[asyncio.Task[None], OpenBatch]" = field(default_factory=dict)
+    _identities: dict[tuple[str, str], tuple[float, Identity]] = field(default_factory=dict)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Return whether all places for batches of this gateway are taken."""
+        return sum(not batch.gives_way for batch in self.open_batches.values()) >= self.settings.most_batches
+
+    @property
+    def share(self) -> int:
+        """Return the number of lines that one batch may run concurrently at this moment."""
+        of_all = self.settings.most_lines // max(1, len(self.open_batches))
+        return max(1, min(self.settings.most_batch_lines, of_all))
+
+    @property
+    def unstated_tokens(self) -> int:
+        """Return the output tokens to assume for a choice whose line states none."""
+        return self.fleet_cache.longest_context() or 0
+
+    async def identity(self, batch: Batch) -> Identity | None:
+        """Return the tenant and key of a batch, cached for TRUSTED_S, or None if the key is gone.
+
+        Raise ApiError `tenant_deleted` or StoreUnavailable."""
+        who, now_s = (batch.account, batch.key_id), time.monotonic()
+        seen_s, known = self._identities.get(who, (0.0, None))
+        if known is not None and now_s - seen_s <= TRUSTED_S:
+            return known
+        tenant = await self.tenants.get(batch.tenant)
+        if tenant is None or tenant.incarnation != batch.incarnation:
+            raise tenant_deleted()
+        key = await self.keys.get(tenant, batch.key_id)
+        if key is None or not await self.keys.is_open(key):
+            self._identities.pop(who, None)
+            return None
+        if len(self._identities) > 2 * self.settings.most_batches:
+            self._identities.clear()
+        self._identities[who] = now_s, Identity(tenant, key)
+        return self._identities[who][1]
