@@ -11,12 +11,9 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from importlib import metadata
 
-from opentelemetry import trace
-from opentelemetry.context import Context
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanContext
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -25,7 +22,7 @@ from fairlane.gateway.insight.fleet_metrics.recorder import Recorder
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
 from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.insight.telemetry.fleet_gauges import FleetGauges
-from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Kept, Span, Spans, span_id
+from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Kept, Span, Spans, context_of, span_id
 from fairlane.quotas.store import Charge
 
 SERVICE = "fairlane-gateway"
@@ -38,9 +35,6 @@ _OTHER = "other"
 # Tenant label of requests without a valid key.
 _NOBODY = "none"
 VERSION = metadata.version("fairlane")
-_propagator = TraceContextTextMapPropagator()
-# In bytes. The library would log a warning for each longer one.
-_LONGEST_TRACEPARENT = 512
 # The span of this task's request.
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 
@@ -83,9 +77,7 @@ class Telemetry:
             "refusals", "Requests that were rejected or ended by an error, as a number.", *by_tenant, "code"
         )
         self.replays = self._counter(
-            "replays",
-            "Responses replayed to a request with the same idempotency key, as a number.",
-            "endpoint",
+            "replays", "Responses replayed to a request with the same idempotency key, as a number.", "endpoint"
         )
         self.shadow_refusals = self._counter(
             "shadow_refusals",
@@ -185,9 +177,7 @@ class Telemetry:
             "status",
         )
         self.batch_lines = self._counter(
-            "batch_lines",
-            "Lines of batches by how they ended, as a number: completed, failed or expired.",
-            "outcome",
+            "batch_lines", "Lines of batches by how they ended, as a number: completed, failed or expired.", "outcome"
         )
 
     def _whose(self, tenant: str) -> Labels:
@@ -337,12 +327,6 @@ def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
 
 
 def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
-    """Return the span that the caller sent, if it is well-formed.
-
-    `tracestate` is not read: nothing needs it, and the library would quote a malformed one in the log."""
+    """Return the span that the caller sent, if it is well-formed. `tracestate` is not read: nothing needs it."""
     given = [value for name, value in headers if name == b"traceparent"]
-    if not given or len(given[-1]) > _LONGEST_TRACEPARENT:
-        return None
-    carrier = {"traceparent": given[-1].decode("latin-1")}
-    context = trace.get_current_span(_propagator.extract(carrier, Context())).get_span_context()
-    return context if context.is_valid else None
+    return context_of(given[-1].decode("latin-1").strip()) if given else None
