@@ -21,7 +21,6 @@ from fairlane.common.otlp import metric_exporter, metric_interval_s
 
 # By the last word of a metric's name.
 UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
-# Longest wait for the last export at shutdown.
 LAST_S = 5.0
 
 log = logging.getLogger(__name__)

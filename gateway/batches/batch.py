@@ -34,7 +34,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     tenant: str
-    # The tenant's incarnation.
     incarnation: str = ""
     # The API key that created the batch; its limits and scopes apply to the lines.
     key_id: str
@@ -46,7 +45,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     output_expires_s: int
     metadata: dict[str, str] | None = None
     status: Status = "validating"
-    # Set once the batch is finalizing.
     ends_as: Ending | None = None
     faults: tuple[BatchFault, ...] = ()
     in_progress_at: int | None = None
@@ -73,7 +71,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def once_until_ms(self) -> int:
-        """Return when the store may forget the charges of the batch's lines."""
         return (self.expires_at + 3_600) * 1_000
 
     def line_name(self, place: int) -> str:
@@ -127,7 +124,6 @@ class Progress(msgspec.Struct, kw_only=True):
     It is stored as a whole with each step, so that a store that has lost the latest step is up to date after the next
     one."""
 
-    # One bit for each line, by index.
     done: bytearray
     # Segments that count, by the run that wrote them (results.py).
     segments: dict[str, int] = {}

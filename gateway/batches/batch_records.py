@@ -21,10 +21,8 @@ from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limi
 from fairlane.quotas.tenants import Tenant
 
 _ID = re.compile(r"batch_[0-9a-f]{24}")
-# How long an ended batch is kept, in seconds.
 KEPT_S = 30 * 86_400
 MOST_ROOTS = 10_000
-# Roots that are read concurrently.
 ROOTS_AT_ONCE = 32
 
 
@@ -55,7 +53,6 @@ class KnownBatch:
 class StandingBatch(KnownBatch):
     """An open batch, as operators see it."""
 
-    # The gateway that runs it; empty: none.
     owner: str
     # Upper bound of the tokens of its unfinished lines.
     enqueued_tokens: int
@@ -124,12 +121,10 @@ class BatchRecords:
         return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
 
     async def cancel(self, root: str, batch_id: str) -> int | None:
-        """Request cancellation. Return when it was first requested, in ms, or None if the batch has ended."""
         asked: int | None = await self._run("batch_cancel", root, batch_id)
         return asked
 
     async def enqueued(self, root: str, level: str) -> dict[str, int]:
-        """Return the tokens of unfinished lines of a tenant's or key's open batches, by batch."""
         found = await scripts.call(self._client, "HGETALL", f"{keys.of_root(root)}enqueued:{level}")
         pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
         return {batch.decode(): int(tokens) for batch, tokens in pairs}

@@ -19,7 +19,6 @@ from fairlane.gateway.batches import keys, scripts
 from fairlane.gateway.dialects.openai.batches import FileObject
 from fairlane.gateway.errors import ApiError, LimitBlock
 
-# The `purpose` of uploads.
 PURPOSE = "batch"
 DAY_S = 86_400
 DEFAULT_EXPIRY_S = 30 * DAY_S
@@ -38,9 +37,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int
     filename: str
     purpose: Literal["batch", "batch_output"]
-    # Non-blank lines.
     lines: int = 0
-    # Lines that are JSON objects.
     readable: int = 0
 
     def shown(self) -> FileObject:
@@ -93,7 +90,6 @@ class FileRecords:
             raise self._full(how, rest[0], 1)
 
     async def keep(self, root: str, account: str, kept: StoredFile) -> None:
-        """Store a complete upload. Raise ApiError if it is too large or took too long."""
         doc = msgspec.json.encode(kept)
         ends_ms, most = kept.expires_at * 1_000, self._limits.most_bytes
         how, *rest = await self._run("file_keep", root, account, kept.id, doc, kept.bytes, ends_ms, most)
@@ -114,7 +110,6 @@ class FileRecords:
     async def listed(
         self, root: str, account: str, *, after: str, limit: int, newest_first: bool
     ) -> list[StoredFile] | None:
-        """Return up to `limit` files, or None if `after` is not known."""
         order = int(newest_first)
         found = await self._run("documents", root, account, "file", after, limit, order)
         if found is None:

@@ -24,7 +24,6 @@ from fairlane.quotas.tenants import TenantStore
 if TYPE_CHECKING:
     from fairlane.gateway.batches.open_batch import OpenBatch
 
-# Seconds for which a tenant and its key are cached.
 TRUSTED_S = 1.0
 
 
@@ -33,9 +32,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     lease_s: float
     most_batches: int
-    # Running lines of all batches together.
     most_lines: int
-    # Running lines of one batch.
     most_batch_lines: int
     max_answer_bytes: int
 
@@ -57,16 +54,13 @@ class BatchHost:
     fleet_cache: FleetCache
     telemetry: Telemetry
     room: BodyRoom
-    # The gateway is shutting down and starts nothing new.
     is_stopping: Callable[[], bool]
-    # Set while the gateway runs batches.
     calls: LineCalls = field(init=False)
     open_batches: "dict[asyncio.Task[None], OpenBatch]" = field(default_factory=dict)
     _identities: dict[tuple[str, str], tuple[float, Identity]] = field(default_factory=dict)
 
     @property
     def is_crowded(self) -> bool:
-        """Return whether all places for batches of this gateway are taken."""
         return sum(not batch.gives_way for batch in self.open_batches.values()) >= self.settings.most_batches
 
     @property
@@ -77,7 +71,6 @@ class BatchHost:
 
     @property
     def unstated_tokens(self) -> int:
-        """Return the output tokens to assume for a choice whose line states none."""
         return self.fleet_cache.longest_context() or 0
 
     async def identity(self, batch: Batch) -> Identity | None:

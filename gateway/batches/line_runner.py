@@ -27,11 +27,8 @@ log = logging.getLogger(__name__)
 
 # Seconds before a refused line is retried, if the refusal names no time, and the maximum.
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-# Internal errors after which a line fails.
 MOST_FAULTS = 3
-# Ended lines that wait to be collected.
 MOST_ENDED = 256
-# Seconds that running lines have to end when the batch ends.
 LANDING_S = 10.0
 # Statuses of temporary refusals, which do not depend on the line itself.
 _PASSING = frozenset({429, 503, 504})
@@ -48,8 +45,6 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A run that must be repeated after `after_s`."""
-
     after_s: float
     is_fault: bool = False
 
@@ -68,7 +63,6 @@ class LineRunner:
         self._again: list[tuple[float, int, _Run]] = []
         self._ended: list[LineEnd] = []
         self._held_until_s = 0.0
-        # A line found that the tenant was deleted: no further line can run.
         self.tenant_is_deleted = False
 
     @property

@@ -18,7 +18,6 @@ from fairlane.gateway.http.json_reader import raw_fields, scalar, scalars
 
 MAX_LINES = 50_000
 MAX_LINE_BYTES = 2**20
-# Characters.
 MAX_CUSTOM_ID = 512
 BYTES_PER_TOKEN = 4
 # Flags of a line: an earlier line has the same custom_id; it is longer than MAX_LINE_BYTES.
@@ -36,7 +35,6 @@ _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 class LineEntry:
     """One line's position and estimated size."""
 
-    # Offset of its first byte.
     start: int
     # Bytes without the line end.
     length: int
@@ -63,7 +61,6 @@ class LineIndex:
         return len(self.packed) // _ENTRY.size
 
     def __getitem__(self, place: int) -> LineEntry:
-        """Return an entry by index, counted from 0 without blank lines."""
         return LineEntry(*_ENTRY.unpack_from(self.packed, place * _ENTRY.size))
 
     def __iter__(self) -> Iterator[LineEntry]:
@@ -81,7 +78,6 @@ class LineScanner:
         self._length = 0
         self._start = 0
         self._number = 1
-        # Lines that are JSON objects.
         self.readable = 0
 
     def feed(self, data: bytes) -> None:

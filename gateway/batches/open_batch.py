@@ -34,13 +34,10 @@ log = logging.getLogger(__name__)
 SEGMENT_LINES, SEGMENT_BYTES, SEGMENT_S = 256, 4 * 2**20, 1.0
 # Bytes and lines of the input that are read at a time.
 READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
-# Seconds before an operation that the store or the storage refused is retried.
 RETRY_S = 1.0
 # A batch that can run no line for this many seconds gives up its place if other batches need it.
 LEAST_REST_S = 1.0
-# Lines that are read between two yields to the event loop.
 TURN_LINES = 64
-# Faulty lines that are listed for an unreadable file.
 MOST_TOLD = 20
 
 
@@ -68,17 +65,14 @@ class OpenBatch:
         self._is_lost = False
         self.id, self.root = taken.batch.id, taken.root
         self.begun_s = time.monotonic()
-        # The input file is not in this gateway's storage.
         self.is_elsewhere = False
         # The batch must give up its place to another tenant's batch.
         self.gives_way = False
         # Seconds for which the batch should not be taken again after it gave up its place.
         self._rest_s = 0.0
-        # Estimated tokens of unfinished lines.
         self._tokens = 0
 
     async def run(self) -> None:
-        """Run until the batch has ended or another gateway must continue it."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task
         renewing = asyncio.create_task(self._renew(task), name="batch lease")
@@ -126,7 +120,6 @@ class OpenBatch:
         await self._finalize()
 
     async def _renew(self, task: "asyncio.Task[None]") -> None:
-        """Renew the lease until cancelled. Cancel `task` if another gateway owns the batch."""
         while True:
             await asyncio.sleep(self._host.settings.lease_s / 3)
             try:
@@ -156,10 +149,7 @@ class OpenBatch:
         except STORE_ERRORS:
             log.info("batch not given back, free when its lease expires: batch=%s", self._batch.id)
 
-    # Reading the input file.
-
     async def _faults(self) -> Sequence[BatchFault]:
-        """Return why the file cannot be read, if so; only checked before any line has run."""
         batch, host = self._batch, self._host
         if batch.status != "validating":
             return []
@@ -211,8 +201,6 @@ class OpenBatch:
             else:
                 read = partial(read_line, raw, entry, self._batch.endpoint)
                 yield place, await self._host.room.in_thread(self._batch.tenant, len(raw), read)
-
-    # Running the lines.
 
     async def _run_lines(self) -> Ending | None:
         runner = LineRunner(self._batch, self._taken.root, self._host, may_have_run=self._taken.epoch > 1)
@@ -288,8 +276,6 @@ class OpenBatch:
         )
         with suppress(*STORE_ERRORS):  # a failure is harmless: the store forgets them with the batch
             await self._host.earlier.expire_runs(self._taken.root, [batch.line_name(end.place) for end in ends])
-
-    # Ending the batch.
 
     async def _finalize(self) -> None:
         """Write the output files and end the batch. A repetition after a crash produces the same files."""

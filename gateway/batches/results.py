@@ -42,7 +42,6 @@ class LineEnd:
     """The outcome of one line."""
 
     place: int
-    # The line's JSON in its output file, without the line end.
     record: bytes
     is_error: bool
     usage: LineUsage = LineUsage()

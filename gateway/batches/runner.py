@@ -24,13 +24,10 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 SWEEP_EVERY_S = 600.0
-# Expired objects of a root that one call lists.
 SWEPT_AT_ONCE = 100
 # Seconds after which a batch gives up its place to a root that has none.
 TURN_S = 60.0
-# Seconds for which a batch is left to other gateways after its file was not found here.
 ELSEWHERE_S = 60.0
-# Seconds that batches have to be given back on shutdown.
 CLOSE_S = 15.0
 
 
@@ -40,7 +37,6 @@ class BatchRunner:
     def __init__(self, host: BatchHost) -> None:
         self._host = host
         self._open = host.open_batches
-        # Batches whose files are not in this gateway's storage, with the time until which others may take them.
         self._elsewhere: dict[str, float] = {}
         self._news = asyncio.Event()
 
@@ -83,7 +79,6 @@ class BatchRunner:
             await self._close()
 
     async def sweep(self) -> None:
-        """Delete what has expired. Raise StoreUnavailable."""
         await asyncio.to_thread(self._host.drafts.sweep)
         for root in await self._host.files.roots():
             await self._sweep(root)

@@ -27,7 +27,6 @@ _BEFORE = {
 }
 _SCRIPTS = {name: Script(_BEFORE.get(name, "") + source) for name, source in _LUA.items() if name != "ownership"}
 
-# Result of a script or command; texts are bytes.
 Reply = Any
 
 

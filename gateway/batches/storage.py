@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import ObjectStore as Bucket
 
-# Bytes of an object that are read at a time.
 READ_BYTES = 256 * 1024
 PARTIAL = ".partial"
 # Seconds without a write after which a draft's process is taken as dead. It must stay well below an hour, within which
@@ -181,7 +180,6 @@ def _translated(name: str) -> Iterator[None]:
 
 
 def _make(folder: Path) -> None:
-    """Create the folder and its missing parents, private to this user."""
     for each in reversed((folder, *folder.parents)):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)

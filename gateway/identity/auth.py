@@ -50,7 +50,6 @@ class Caller:
     statuses: Sequence[LimitStatus] | None = field(default=None, repr=False)
     # What every run of this request shares; None without an idempotency key.
     once: Once | None = None
-    # Reservation ids of its earlier runs, newest first.
     runs: tuple[str, ...] = ()
     # For a line of a batch: time until the batch's window ends.
     batch_due_ms: float | None = None
@@ -109,7 +108,6 @@ class Authenticator:
         return Caller(identity, brought.secret)
 
     def remembered(self, scope: Scope) -> Caller | None:
-        """Return the caller if it is cached, without asking the store. Raises ApiError."""
         brought = self._reader.read(scope)
         identity = self._remembered(brought)
         return None if identity is None else Caller(identity, brought.secret)
@@ -135,7 +133,6 @@ class Authenticator:
         return identity
 
     def _asked(self, brought: Credentials, name: Known) -> "asyncio.Task[Identity | None]":
-        """Return the pending lookup of these credentials: concurrent requests share one."""
         asking = self._asking.get(name)
         if asking is None:
             asking = self._asking[name] = asyncio.ensure_future(self._resolve(brought))
@@ -177,7 +174,6 @@ class Authenticator:
 
 
 def _name(brought: Credentials) -> Known:
-    """Return the cache key. Each part is hashed separately, so that no two parts run into each other."""
     also = _digest(brought.also) if brought.also else b""
     return _digest(brought.secret), also, brought.tenant
 

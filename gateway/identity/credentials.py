@@ -22,7 +22,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 _BEARER = "bearer"
 _KEY_HEADER = b"x-api-key"
 LONGEST_KEY = 512
-# Peers that are logged for an ignored tenant header.
 MOST_LOGGED_PEERS = 16
 
 
@@ -30,11 +29,9 @@ MOST_LOGGED_PEERS = 16
 class Credentials:
     """The credentials of one request."""
 
-    # A key or token.
     secret: str = field(repr=False)
     # A second key, in the format of other software. It is ignored unless it was imported.
     also: str = field(default="", repr=False)
-    # Named by a trusted peer; empty if none is.
     tenant: str = ""
 
 

@@ -20,7 +20,6 @@ ClaimPath = str | tuple[str, ...]
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-# Headers with a meaning of their own.
 TAKEN_HEADERS = frozenset({"authorization", "x-api-key", "host", "cookie", "x-forwarded-for", "idempotency-key"})
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -28,12 +27,9 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 class SignerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signer of tokens, and how its signatures are verified: an issuer for tenants, or the operators' sign-in."""
 
-    # Exact value of `iss`.
     issuer: str
-    # URL of the public keys: https, or http on this machine.
     jwks_url: str
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)]
-    # Accepted clock difference.
     leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
     # Interval between two reads of the keys.
     refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
@@ -44,11 +40,9 @@ class SignerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class GroupSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One group of an issuer, with its limits and scopes in each of the issuer's tenants."""
 
-    # Value in the groups claim.
     group: Text
     # For all members of the group in one tenant together, in addition to the tenant's own limits.
     limits: dict[str, int | None] = {}
-    # `models`, `lanes`, `endpoints`, `cidrs`, as for an API key.
     scopes: dict[str, list[str]] = {}
 
 
@@ -59,7 +53,6 @@ class IssuerSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fie
     name: Name
     issuer: Text
     jwks_url: Text
-    # `aud` must contain one of these.
     audience: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=16)]
     tenant_claim: ClaimPath
     # Maps values of the claim to tenants. Other values are rejected.

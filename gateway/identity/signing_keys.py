@@ -28,17 +28,14 @@ log = logging.getLogger(__name__)
 FETCH_TIMEOUT_S = 5.0
 MOST_BYTES = 256 * 1024
 MOST_KEYS = 64
-# Shortest interval between two searches for an unknown key.
 UNKNOWN_EVERY_S = 60.0
 # Keys that were read this recently are not read again to find an unknown key.
 RECENT_S = 1.0
-# Delay before the next fetch while no key is known.
 FIRST_RETRY_S = 5.0
 # Key sizes in bits: smaller keys can be forged, larger ones are slow to verify with.
 RSA_BITS = (2048, 8192)
 _CURVES: Mapping[str, str] = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
-# By key id and algorithm.
 Keys = Mapping[tuple[str, str], jwt.PyJWK]
 
 
@@ -53,9 +50,7 @@ class SigningKeys:
         self._issuer = issuer
         self._clock = clock
         self._keys: Keys = {}
-        # Time of the last successful fetch.
         self._read_s = float("-inf")
-        # Time of the last search for an unknown key.
         self._sought_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
         self._is_failing = False

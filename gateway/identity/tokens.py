@@ -23,7 +23,6 @@ LONGEST_TOKEN = 16 * 1024
 # Encoded in base64.
 LONGEST_HEADER = 2 * 1024
 LONGEST_KID = 256
-# Longest list in a claim.
 MOST_VALUES = 1_000
 # Header fields that refer to a key, contain one, or require unsupported extensions.
 REFUSED_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "enc"})
@@ -31,7 +30,6 @@ REFUSED_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "
 TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
 REQUIRED = ["exp", "iss", "aud"]
 
-# Errors of PyJWT, and of what it calls, for malformed tokens.
 _MALFORMED = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 
 
@@ -77,7 +75,6 @@ class Verifier:
         return self._verified(token, await self.keys.of(kid, algorithm))
 
     def _verified(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        """Verify signature, issuer, audience and times with a key, and return the claims."""
         issuer = self._issuer
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -109,7 +106,6 @@ def is_token(credential: str) -> bool:
 
 
 def _read(token: str) -> tuple[dict[str, Any], str]:
-    """Return header and issuer of a token that is not verified yet. Raises ApiError `invalid_token`."""
     parts = token.split(".", PARTS)
     if len(token) > LONGEST_TOKEN or len(parts) != PARTS or len(parts[0]) > LONGEST_HEADER:
         raise invalid_token()

@@ -17,7 +17,6 @@ from fairlane.store.errors import STORE_ERRORS, is_rewriting
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
-# Seconds before an incomplete pass is repeated.
 AGAIN_S = 30.0
 
 
@@ -25,7 +24,6 @@ AGAIN_S = 30.0
 class Erased:
     """The result of a pass over some tenants."""
 
-    # Erased objects by kind.
     counts: Counter[str]
     # False: later passes, which need no further call, erase the rest.
     is_complete: bool
@@ -43,7 +41,6 @@ class Erasure:
     """The rounds of one gateway: `run` makes them, `wake` starts the next one now."""
 
     def __init__(self, client: Redis, gateway_id: str, steps: ErasureSteps, *, is_store_embedded: bool) -> None:
-        """`client`: of the store of budgets, files and batches."""
         self._client = client
         self._listed = ErasureList(client)
         self._steps = steps
@@ -68,7 +65,6 @@ class Erasure:
             self._woken.clear()
 
     async def round(self) -> None:
-        """Make a pass over every tenant that is due. Raise STORE_ERRORS."""
         roots, passed = await self._listed.roots(), list[_Passed]()
         for root in roots:
             if not await self._listed.is_led_by(self._gateway_id):
@@ -87,7 +83,6 @@ class Erasure:
         return await self.erase([await self._listed.get(root, account) for account in accounts])
 
     async def erase(self, due: Sequence[DeletedTenant]) -> Erased:
-        """Make a pass over these tenants and schedule the next ones. Raise STORE_ERRORS."""
         return await self._list_next(await self._pass_over(due))
 
     async def _pass_over(self, due: Sequence[DeletedTenant]) -> list[_Passed]:

@@ -30,11 +30,8 @@ EVENTS_KEPT_MS = 300_000
 class PassResult:
     """The result of one pass."""
 
-    # Erased objects by kind.
     erased: Counter[str]
-    # Batches that are being cancelled; a later pass erases them.
     open_batches: int = 0
-    # Steps that failed in the store or the storage; a later pass repeats them.
     failures: int = 0
 
     @property
@@ -57,7 +54,6 @@ class ErasureSteps:
         workers: RedisRegistry,
         queues: Callable[[], Iterable[RedisQueue]],
     ) -> None:
-        """`client`: of the store of budgets, files and batches. `queues`: of all models."""
         self._budgets, self._ledger = BudgetErasure(client), LedgerErasure(client)
         self._batches = BatchErasure(client, batches, files, storage)
         self._records = records

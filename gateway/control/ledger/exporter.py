@@ -19,7 +19,6 @@ from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
-# Entries of one segment: some megabytes.
 MOST_ENTRIES = 10_000
 
 
@@ -30,7 +29,6 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     account: str
     # Id of the entry before the first.
     after: str
-    # Id of the last entry.
     last: str
     # Number of the last entry, counted from the ledger's start.
     number: int
@@ -72,9 +70,7 @@ class LedgerExporter:
         self._currency = currency
         # If True, only tenants with recent requests can have unexported entries.
         self._has_seen_all = False
-        # Entries that this process stored.
         self.exported = 0
-        # Entries that were trimmed before they were exported.
         self.lost = 0
 
     async def run(self) -> None:
@@ -113,7 +109,6 @@ class LedgerExporter:
         self._has_seen_all = False
 
     async def _collected(self, number: int) -> tuple[Segment, list[bytes]]:
-        """Return the next segment and its lines; its day is that of the first entry found."""
         day, spans, lines = "", [], list[bytes]()
         async for account, root in self._exports.accounts(lately=self._has_seen_all):
             found = await self._exports.unexported(root, account, MOST_ENTRIES - len(lines))

@@ -13,13 +13,9 @@ from redis.asyncio import Redis
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.connections import holder_of
 
-# Wrong keys of one address that are answered at once…
 FREE_GUESSES = 10
-# …then one per this interval.
 GUESS_EVERY_S = 1.0
-# A wrong key that would wait longer is rejected at once.
 LONGEST_HOLD_S = 10.0
-# Delayed answers, of all addresses.
 MOST_HELD = 256
 REMEMBERED_ADDRESSES = 10_000
 _SALT_BYTES = 16
@@ -33,7 +29,6 @@ class Guesses:
     def __init__(self, *, free: int = FREE_GUESSES, clock: Callable[[], float] = time.monotonic) -> None:
         self._free_s = free * GUESS_EVERY_S
         self._clock = clock
-        # When each address has all of its free guesses again.
         self._full_at: OrderedDict[str, float] = OrderedDict()
         self._held = 0
 

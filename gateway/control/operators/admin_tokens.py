@@ -27,10 +27,8 @@ class AdminToken(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     role: Role
-    # Salt and keyed hash of the whole token.
     kept: bytes
     created_at: float
-    # The operator's name in the audit log.
     created_by: str
     expires_at: float | None = None
 
@@ -54,7 +52,6 @@ class AdminTokens:
         self._clock = clock
 
     async def create(self, name: str, role: Role, maker: Operator, expires_at: float | None = None) -> NewToken:
-        """Create a token. Raises FieldError for an invalid name or past time, ApiError if there are too many."""
         if not text(name, "name").strip():
             raise FieldError("name", "must not be empty")
         if expires_at is not None and expires_at <= self._clock():
@@ -80,7 +77,6 @@ class AdminTokens:
         return sorted((_decode.decode(blob) for blob in found.values()), key=lambda token: token.id)
 
     async def get(self, token_id: str) -> AdminToken | None:
-        """Return a valid token; None if it does not exist or has expired."""
         token = await self._find(token_id)
         if token is None or (token.expires_at is not None and token.expires_at <= self._clock()):
             return None
@@ -106,7 +102,6 @@ class AdminTokens:
         await self._client.execute_command("INCR", REVISION)  # type: ignore[no-untyped-call]
 
     async def revision(self) -> bytes:
-        """Return a value that changes whenever an operator loses rights."""
         found: bytes | None = await self._client.execute_command("GET", REVISION)  # type: ignore[no-untyped-call]
         return found or b""
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-# How an operator authenticated: by the admin key, a token, or an identity provider.
 Kind = Literal["key", "token", "user"]
 # Name of the admin key's holder, whose identity is not known.
 ADMIN = "admin"
@@ -32,7 +31,6 @@ class Operator:
     name: str
     role: Role
     kind: Kind
-    # Id of the token used, if any.
     token: str = ""
 
     @property
@@ -45,5 +43,4 @@ class Operator:
         return f"user:{self.name}"
 
 
-# The holder of the admin key.
 OWNER = Operator(name=ADMIN, role=Role.OWNER, kind="key")

@@ -58,5 +58,4 @@ class Operators:
 
 
 def _shows_secret(scope: Scope) -> bool:
-    """Return whether a request authenticates by a key or token, which takes precedence over the cookie."""
     return session_of(scope) is None or any(name == b"authorization" for name, _ in scope["headers"])

@@ -19,9 +19,7 @@ from fairlane.gateway.control.operators.operator import Kind, Operator, Role
 from fairlane.gateway.errors import ApiError, invalid_api_key
 
 LASTS_S = 8 * 3_600
-# Sessions of one operator; above it the oldest ends.
 SESSIONS_OF_AN_OPERATOR = 32
-# Of one operator, on all gateways: 429 `rate_limit_exceeded` above it.
 SIGN_INS_A_MINUTE = 30
 # A header that a form of another site cannot send.
 CSRF_HEADER = b"x-fairlane-csrf"

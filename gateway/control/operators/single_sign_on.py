@@ -31,10 +31,8 @@ from fairlane.gateway.identity.signing_keys import AnswerRefused, ask
 from fairlane.gateway.identity.tokens import Verifier, texts
 from fairlane.quotas.field_checks import LONGEST_TEXT
 
-# Time for a user to sign in at the provider.
 LASTS_S = 600.0
 EXCHANGE_TIMEOUT_S = 10.0
-# Concurrent requests to the provider; more wait.
 MOST_EXCHANGES = 8
 LONGEST_COOKIE = 1_024
 LONGEST_CODE = 4_096

@@ -15,13 +15,10 @@ from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Sums, merged
 from fairlane.store.scripts import Script, read_scripts
 
 PREFIX = "fl:{figures}:"
-# The span of time that gateways count in, in seconds.
 SLOT_S = 10
 # Slots that are kept; older ones are merged or lost.
 SLOTS_KEPT = 60
-# Lease of the merging gateway.
 MERGER_MS = 15_000
-# Steps that an erasure reads at a time.
 ERASED_AT_ONCE = 64
 # A slot is merged when this many have begun after it: by then every gateway has reported its counts.
 LATE_SLOTS = 2
@@ -99,7 +96,6 @@ class FleetMetricsStore:
         ]
 
     async def read(self, ring: Ring, first: int, last: int) -> list[Step]:
-        """Return the existing steps of a ring from `first` to `last`, in order."""
         wanted = range(max(first, last - ring.steps + 1), last + 1)
         if not wanted:
             return []
@@ -141,7 +137,6 @@ class FleetMetricsStore:
         return erased
 
     async def _coarsen(self, finer: Ring, ring: Ring, finer_last: int, mark: int | None) -> int:
-        """Merge the complete steps of the finer ring into this one; return the last step."""
         ratio = ring.step_s // finer.step_s
         last = (finer_last + 1) // ratio - 1
         first = max(last if mark is None else mark + 1, last - finer.steps // ratio + 2)

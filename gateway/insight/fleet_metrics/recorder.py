@@ -28,9 +28,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     lane: str
     code: str
-    # Time from arrival to the first token.
     ttft_s: float | None
-    # Mean time between two tokens.
     pace_s: float | None
     # Time from arrival until a worker began the request.
     queue_s: float | None
@@ -42,7 +40,6 @@ class InHand:
 
     running: int = 0
     queued: int = 0
-    # Received tokens of those jobs.
     published: int = 0
 
 
@@ -53,9 +50,7 @@ class Recorder:
         self.sums = Sums()
         # TTFT and TPOT by lane, set by the reporter, which knows the workers' speed.
         self.targets_ms: Mapping[str, tuple[float, float]] = {}
-        # Output tokens charged since the last report, by tenant.
         self._settled: defaultdict[str, int] = defaultdict(int)
-        # Tokens of current jobs that had been received at the last report, by tenant.
         self._published: dict[str, int] = {}
 
     def ended(self, request: Ended) -> None:

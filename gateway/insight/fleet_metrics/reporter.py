@@ -23,7 +23,6 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 REPORT_EVERY_S = 5.0
-# Tenants whose current requests are reported by name.
 MOST_NAMED = 64
 
 
@@ -66,7 +65,6 @@ class MetricsReporter:
         # The store's clock minus ours.
         self._ahead_s = 0.0
         self._looked_s = clock()
-        # Closed slots that the store has not confirmed.
         self._closed: deque[tuple[int, ReportedState]] = deque(maxlen=SLOTS_KEPT)
         self._slot = int(self.now_s // SLOT_S)
 
@@ -85,7 +83,6 @@ class MetricsReporter:
                 log.exception("reporting fleet metrics failed")
 
     async def report(self) -> None:
-        """Report the current slot, and begin the next one if it is over."""
         now_s, slot = self.now_s, self._slot
         had = in_hand(self._jobs())
         self._look(had)
@@ -107,7 +104,6 @@ class MetricsReporter:
             await self._store.merge(self._slot)
 
     async def _send(self, slot: int, state: ReportedState) -> bool:
-        """Send a report, which may be repeated. Return whether this gateway must merge."""
         store_ms, merges = await self._store.report(slot, self._gateway_id, state)
         self._ahead_s = store_ms / 1e3 - self._clock()
         return merges

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-# Number of durations in each bucket, by bucket number.
 Buckets = dict[int, int]
 
 PER_DOUBLING = 4
@@ -17,16 +16,13 @@ PER_DOUBLING = 4
 LAST_BUCKET = 108
 # Tenants that are named, by most tokens and requests; the others are summed up under OTHERS.
 MOST_TENANTS = 16
-# No tenant has this id.
 OTHERS = ""
-# Fields that are maxima of all samples, not sums.
 _MAXIMA = frozenset({"oldest_wait_ms"})
 
 
 class LaneSums(msgspec.Struct, array_like=True):
     """One lane."""
 
-    # Ended requests, including refused ones.
     requests: int = 0
     # Requests that a limit, a deadline or the system's load refused or ended.
     refused: int = 0
@@ -59,10 +55,8 @@ class Sums(msgspec.Struct, array_like=True):
 
     samples: int = 0
     lanes: dict[str, LaneSums] = {}
-    # Refused requests by code.
     refusals: dict[str, int] = {}
     tenants: dict[str, TenantSums] = {}
-    # Share of KV blocks in use, summed over all samples.
     kv_used: float = 0.0
 
     def lane(self, name: str) -> LaneSums:

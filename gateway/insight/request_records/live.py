@@ -51,13 +51,10 @@ class LiveRecord:
 
     Instants are on the event loop's clock, and `at_ms` counts from the request's arrival."""
 
-    # Builds the record's first fields.
     _make: "Callable[[LiveRecord], RequestRecord] | None"
     request: InitVar[LiveRequest]
-    # `x-request-id`, and the answer's id, or empty if that contains the request's id.
     names: tuple[str, str]
     _arrived_s: float
-    # When the first token is due.
     due_ms: float
     _clock: Callable[[], float]
     # Called once, when the request is over.
@@ -68,22 +65,17 @@ class LiveRecord:
     preempted: int = 0
     paused: int = 0
     moved: int = 0
-    # Something has happened since the last write.
     has_news: bool = True
     # Time of the last write; 0.0: never.
     written_s: float = 0.0
     taken: bool = False
-    # The account of its time; set at the answer's end if `answered` was called with `is_timed`.
     time: TimeParts | None = None
     answer: Answered | None = None
-    # The charge it was settled with; None before that, or if a reaper settles it.
     charge: Charge | None = None
     _is_settled: bool = False
     _record: RequestRecord | None = None
     _progress: TokenTimes | None = None
-    # Ends of jobs that are not in the record yet.
     _finished: list[Finished] | None = None
-    # Choices that are preempted now.
     _away: dict[tuple[str, int], RecordedPreemption] | None = None
     # Choices that are paused now, with the time since when, in ms after arrival.
     _pauses: dict[tuple[str, int], float] | None = None
@@ -91,7 +83,6 @@ class LiveRecord:
     _begun_after_ms: float | None = None
     _starts: list[Start] = field(default_factory=list)
     _stalls: list[Stall] | None = None
-    # Workers that sent tokens, in order.
     _workers: list[str] = field(default_factory=list)
 
     def __post_init__(self, request: LiveRequest) -> None:
@@ -111,7 +102,6 @@ class LiveRecord:
 
     @property
     def job(self) -> LiveJob:
-        """Return the job whose place in the queue is shown."""
         return self.jobs[0]
 
     @property
@@ -167,7 +157,6 @@ class LiveRecord:
         self.settled()
 
     def settled(self) -> None:
-        """Record that its charge is final for this gateway: booked, or left to a reaper."""
         self._is_settled = True
         if self.answer is not None:
             self._on_over(self)
@@ -300,7 +289,6 @@ class LiveRecord:
         record.add(at_ms, "paused")
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
-        """Record a worker's first token of a job. If another worker has sent tokens of it before, the job has moved."""
         if event.worker_id and event.worker_id not in self._workers:
             self._workers.append(event.worker_id)
         last_s = None if self._progress is None else self._progress.last_token_s

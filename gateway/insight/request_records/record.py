@@ -16,9 +16,7 @@ State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 STATES: tuple[State, ...] = ("queued", "running", "preempted", "paused", "lost", "ended")
 # A record keeps this many; above that, the first half and the latest.
 MOST_EVENTS, MOST_PREEMPTIONS = 48, 24
-# Size of one encoded record.
 MOST_BYTES = 6_144
-# Characters of an error's message.
 LONGEST_TEXT = 300
 
 
@@ -47,7 +45,6 @@ class RecordedPreemption(msgspec.Struct, kw_only=True, omit_defaults=True):
     resource: str | None = None
     lane: str = ""
     tenant: str = ""
-    # Id of the request that displaced it.
     request: str = ""
 
 
@@ -57,7 +54,6 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str
     request_id: str
     tenant: str
-    # The tenant's incarnation.
     incarnation: str = ""
     key: str
     # Unix seconds.
@@ -74,7 +70,6 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     outcome: str | None = None
     code: str | None = None
     message: str = ""
-    # The limit that refused or ended it.
     limit: str = ""
     # None: it was refused before any promise.
     guaranteed: bool | None = None
@@ -87,13 +82,11 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     time: TimeParts | None = None
     # The queue's part of `time`, once it is final.
     queue_ms: float | None = None
-    # When the worker that ended it took it from the queue.
     taken_ms: float | None = None
     ttft_ms: float | None = None
     last_token_ms: float | None = None
     total_ms: float | None = None
     prompt_tokens: int = 0
-    # Published tokens.
     output_tokens: int = 0
     choices: int = 1
     # Prompt, cached and output tokens; None: not settled.
@@ -110,14 +103,11 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     prefill_steps: int = 0
     prefill_tokens: int = 0
     decode_steps: int = 0
-    # Waits at the worker, by the planner's reason.
     waits_ms: dict[str, float] = {}
     workers: list[str] = []
-    # Number of times that a worker took it from the queue.
     takings: int = 0
     events: list[RecordedEvent] = []
     preemptions: list[RecordedPreemption] = []
-    # Events and preemptions that were dropped.
     left_out: int = 0
 
     @property

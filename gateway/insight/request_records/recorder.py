@@ -27,21 +27,14 @@ from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
 FLUSH_EVERY_S = 0.5
-# Records of ended requests per flush, of special and of plain ones each.
 MOST_A_FLUSH = 100
-# Records of ended requests that wait while the store is unavailable.
 MOST_WAITING = 10 * MOST_A_FLUSH
-# Refused requests that are kept per flush, of all tenants and of one.
 MOST_REFUSALS, MOST_OF_A_TENANT = 40, 5
-# Running requests that are shown to other gateways: the oldest.
 MOST_LIVE = 1_000
-# Running requests that are written per flush; the others follow with the next.
 MOST_NEWS = 200
 # A request that ends sooner is written only once.
 NEWS_AFTER_MS = 500.0
-# Interval at which a request is written that only produces tokens.
 REFRESH_S = 5.0
-# Requests per flush whose place in the queue is looked up.
 PLACES_A_FLUSH = 8
 PLACE_AFTER_MS = 1_000.0
 # Refusals caused by the caller's own limits, which are not special.
@@ -58,14 +51,11 @@ class Queues(Protocol):
 
 @dataclass(slots=True)
 class _Lot:
-    """A random sample of fixed size (reservoir sampling)."""
-
     most: int
     came: int = 0
     kept: list[EndedRecord] = field(default_factory=list)
 
     def draw(self) -> int | None:
-        """Return the place of the next record, or None if it is not kept."""
         self.came += 1
         if len(self.kept) < self.most:
             return len(self.kept)
@@ -94,15 +84,11 @@ class RequestRecorder:
         # Live records by each of their other names, as built by `keys`, and by id; the newest last.
         self._named: dict[str, dict[str, LiveRecord]] = {}
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
-        # Taken from the two samples, and not in the store yet.
         self._unwritten: list[EndedRecord] = []
-        # Requests that were written as running and are over: names by id.
         self._gone: dict[str, str] = {}
-        # Refusals since the last flush, by tenant.
         self._refusals: Counter[str] = Counter()
         self._turns: Iterator[str] = iter(())
         self._one_at_a_time = asyncio.Lock()
-        # Ended requests whose record was not kept.
         self.dropped = 0
 
     def open(
@@ -113,7 +99,6 @@ class RequestRecorder:
         arrived_s: float,
         due_ms: float,
     ) -> LiveRecord | None:
-        """Start the record of a request whose jobs are all enqueued. The parameters are those of `LiveRecord`."""
         if not self.enabled or not request.jobs:
             return None
         clock = asyncio.get_running_loop().time
@@ -164,7 +149,6 @@ class RequestRecorder:
         return record
 
     async def reaped(self, lapsed: Lapsed, charge: Charge) -> None:
-        """Record that a request of a dead gateway was settled here."""
         if not self.enabled:
             return
         record = await self._store.find(lapsed.reservation_id)
@@ -294,7 +278,6 @@ class RequestRecorder:
 
 
 def _is_special(live: LiveRecord) -> bool:
-    """Return whether an operator or the tenant may ask for the reason of its outcome or latency."""
     if live.preempted or live.paused or live.moved or live.is_late:
         return True
     charge, answer = live.charge, live.answer

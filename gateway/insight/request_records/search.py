@@ -39,7 +39,6 @@ class RecordQuery:
 
     @property
     def part(self) -> int:
-        """Return how many ended records to read at a time: about a page if there is no filter."""
         is_of_all = not (self.tenant or self.lane or self.state or self.outcome)
         return min(self.limit + 1, PAGE) if is_of_all else PAGE
 
@@ -144,7 +143,6 @@ class Records:
         return [*own.values(), *[one for one in await self._store.running() if one.id not in own]]
 
     async def _ended(self, latest_ms: float, seen: set[str], part: int) -> AsyncIterator[RequestRecord]:
-        """Yield the ring's records, newest first, each once and without those in `seen`, reading `part` at a time."""
         passed_over, has_more = 0, True
         while has_more:
             read, has_more = await self._store.ended(latest_ms, passed_over, part)

@@ -22,7 +22,6 @@ LIVE_MS = 900_000
 LOST_MS = 15_000
 # Share of the ring: plain records are evicted first while they exceed it, else the oldest record of all.
 PLAIN_SHARE = 0.25
-# Records of ended requests that are read at a time.
 PAGE = PER_CALL
 
 _SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
@@ -53,7 +52,6 @@ class RecordStore:
             await self._write(self._gateway_id, LIVE_MS, *part)
 
     async def settle_lost(self, gateway_id: str, record: RequestRecord) -> None:
-        """Store the end of a request of a dead gateway."""
         ended = [EndedRecord(record, is_special=True)]
         await self._write(gateway_id, 0, ended, (), [(record.id, packed_names(record))])
 

@@ -53,7 +53,6 @@ class TimeParts(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Start:
     """The first token under one lease."""
 
-    # When the gateway received that token.
     received_ms: float
     # Time in the queue until the prompt was begun; None: not reported by the worker.
     waited_ms: float | None = None
@@ -76,21 +75,16 @@ class Stall:
 class Timeline:
     """The observations of a request's time."""
 
-    # Time until its answer ended, or until now.
     total_ms: float
     has_ended: bool
-    # When its jobs were enqueued.
     queued_ms: float
-    # Ordered by reception.
     starts: Iterable[Start] = ()
     # Unordered; they may overlap.
     stalls: Iterable[Stall] = ()
     last_token_ms: float | None = None
-    # Time in the queue until its prompt was begun, if no token followed.
     begun_after_ms: float | None = None
 
 
-# The same order as in `TimeParts`.
 PARTS: tuple[Part, ...] = ("queue", "prefill", "decode", "preempted", "paused", "network")
 
 
@@ -133,7 +127,6 @@ def _most_informative(is_open: Counter[Part]) -> Part:
 
 
 def _walk(timeline: Timeline, total_ms: float) -> Iterator[tuple[Part, float, float]]:
-    """Yield the parts without stalls, one after the other, from arrival to the total."""
     at_ms = 0.0
     for part, until_ms in _stations(timeline):
         if until_ms > total_ms:
@@ -170,7 +163,6 @@ def _stations(timeline: Timeline) -> Iterator[tuple[Part, float]]:
 
 
 def _rounded(spent: Mapping[Part, float]) -> TimeParts:
-    """Round the cumulative sums to a tenth of a millisecond, so that the rounded parts add up to the rounded total."""
     tenths, before, so_far = list[float](), 0, 0.0
     for part_ms in spent.values():
         so_far += part_ms

@@ -43,7 +43,6 @@ class RequestFields(TypedDict):
     trace_id: Annotated[str | None, about("Id of its trace; null: not traced")]
 
 
-# A mix-in for `class`, which cannot be a field name in a class body.
 OfClass = TypedDict(
     "OfClass",
     {"class": Annotated[ClassName | None, about("The class promised at admission; null: it was refused before")]},

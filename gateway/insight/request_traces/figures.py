@@ -14,9 +14,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
 from fairlane.scheduler.simulation.synthetic_tenants import Tier
 
-# Tenants with the most service.
 MOST_TENANTS = 20
-# Points of one line; the backlog after a trace may be many times as long as the trace.
 MOST_POINTS = 400
 PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
@@ -215,7 +213,6 @@ def _plots(summary: Summary, tenants: Sequence[str]) -> RunPlotsView:
 
 
 def _thinned(curve: Sequence[float], stride: int) -> list[float]:
-    """Return the cumulative sum at every `stride` steps and at the end."""
     values = [*accumulate(curve, initial=0.0)]
     return values[::stride] if len(values) % stride == 1 or stride == 1 else [*values[::stride], values[-1]]
 

@@ -15,7 +15,6 @@ import msgspec
 Kind = Literal["recorded", "uploaded"]
 NAME = re.compile(r"(recorded|uploaded)-\d{8}T\d{12}-[0-9a-f]{8}\.trace")
 MOST_UPLOADS = 8
-# Suffix of an incomplete upload.
 DRAFT = ".part"
 # Seconds without a write after which a draft's process is taken as dead.
 FORGOTTEN_S = 3_600.0
@@ -28,7 +27,6 @@ class StoredTrace(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     bytes: int
-    # Unix seconds of the last write.
     changed_at: float
 
 

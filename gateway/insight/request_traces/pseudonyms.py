@@ -9,9 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-# Prompt tokens that one name stands for.
 BLOCK_TOKENS = 128
-# Blocks of a prompt that are named.
 MOST_BLOCKS = 512
 # Bytes of a block's name, which fits any reader's integers.
 _NAME_BYTES = 6

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 NOTE_EVERY_S = 3_600.0
-# Pairs of operator and trace; a forgotten pair is recorded again.
 MOST_REMEMBERED = 10_000
 
 

@@ -43,9 +43,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     level: ServiceLevel
     prompts: Sequence[Sequence[int]]
-    # The admission request of each prompt.
     requests: Sequence[Request]
-    # The caller's cache salt.
     salt: str
 
 
@@ -62,7 +60,6 @@ class TraceRecorder:
     def __init__(
         self, folder: TraceFolder | None, key: Callable[[], Awaitable[bytes]], *, most_bytes: int = 64 * 2**20
     ) -> None:
-        """`key` returns the key of the pseudonyms. `most_bytes`: of one file."""
         self._folder = folder
         self._key = key
         self._most_bytes = most_bytes
@@ -163,7 +160,6 @@ class TraceLines:
     def __init__(self, pseudonyms: Pseudonyms) -> None:
         self._pseudonyms = pseudonyms
         self._encode = msgspec.json.Encoder().encode
-        # Versions of the tenants in this file, by pseudonym.
         self._written_versions: dict[str, int] = {}
 
     def head(self) -> bytes:

@@ -15,10 +15,8 @@ from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, la
 from fairlane.scheduler.simulation.trace import BadRows, Trace, TraceError, load_trace, slice_trace, text_lines
 
 MOST_CPU_S = 120
-# Address space, including the interpreter's.
 MOST_MEMORY_BYTES = 3 << 30
 MOST_ROWS = 2_000_000
-# Requests over all loads.
 MOST_PLAYED = 12_000
 NICENESS = 10
 

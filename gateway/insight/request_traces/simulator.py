@@ -13,7 +13,6 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.insight.request_traces.simulate_process import MOST_CPU_S, SimulationTask
 
 WALL_S = 240.0
-# Seconds before a refused simulation may be tried again.
 RETRY_S = 10.0
 
 log = logging.getLogger(__name__)

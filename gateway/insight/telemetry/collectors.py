@@ -63,7 +63,6 @@ class Series:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
-        # Observations in each bucket, not cumulative.
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -83,7 +82,6 @@ class Distribution(Collector):
         bounds: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
-        """`bounds` are ascending and inclusive."""
         self._family: Callable[[], HistogramMetricFamily]
         self._family = partial(HistogramMetricFamily, name, documentation, labels=labels)
         self._bounds = bounds

@@ -10,7 +10,6 @@ from typing import TextIO
 from fairlane.common.log_lines import Facts, JsonLines, LogFormat, printable, quiet_libraries
 from fairlane.gateway.insight.telemetry.context import CARRIED
 
-# Text format, with the process's name and number inserted.
 FORMAT = "%(asctime)s %(levelname)s {}[{}] %(message)s"
 
 
@@ -68,7 +67,6 @@ class Lines(logging.StreamHandler[TextIO]):
                 loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write all buffered lines. Write errors are dropped: logging them would fail again."""
         self.acquire()
         try:
             lines, self._unwritten = self._unwritten, []

@@ -35,7 +35,6 @@ _OTHER = "other"
 # Tenant label of requests without a valid key.
 _NOBODY = "none"
 VERSION = metadata.version("fairlane")
-# The span of this task's request.
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 
 
@@ -54,7 +53,6 @@ class Telemetry:
         self._sample = sample
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
-        # Statistics of the whole fleet, for the console.
         self.fleet_metrics = Recorder()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -262,7 +260,6 @@ class Telemetry:
         return generate_latest(self.registry)
 
     def exported_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
-        """Send the metrics over OTLP from a thread until the block ends, if the environment configures it."""
         return exported_over_otlp(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
 
     def request_span(
@@ -290,8 +287,6 @@ class Telemetry:
 
 
 class _Request:
-    """A context that makes a request's span current, with the `traceparent` for workers."""
-
     __slots__ = ("_carried", "_span", "_tokens")
 
     def __init__(self, span: Span, traceparent: str, request_id: str) -> None:
@@ -327,6 +322,5 @@ def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
 
 
 def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
-    """Return the span that the caller sent, if it is well-formed. `tracestate` is not read: nothing needs it."""
     given = [value for name, value in headers if name == b"traceparent"]
     return context_of(given[-1].decode("latin-1").strip()) if given else None

@@ -13,7 +13,6 @@ from typing import Any
 
 from fairlane.gateway.http.ports import Member
 
-# Added to each process's metrics.
 PROCESS_UP = """\
 # HELP fairlane_gateway_process_up 1 if this process behind the port reports its metrics, else 0.
 # TYPE fairlane_gateway_process_up gauge
@@ -111,6 +110,5 @@ def merged(texts: Sequence[bytes | None]) -> bytes:
 
 
 def _marked(samples: bytes, index: int) -> bytes:
-    """Add the label: `name 1` becomes `name{process="0"} 1`."""
     label = b'{process="%d"' % index
     return _SAMPLE.sub(lambda found: found[1] + label + (b"," if found[2] else b"}"), samples)

@@ -18,7 +18,6 @@ Value = str | int | float | bool | Sequence[str]
 _SAMPLED_ROOT = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
 _UNSET = Status(StatusCode.UNSET)
 _TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-# Links of one span.
 MOST_LINKS = 8
 
 
@@ -27,15 +26,13 @@ class Span:
 
     __slots__ = ()
 
-    # False once the span has ended.
     is_recording = False
 
     def set(self, attributes: Mapping[str, Value | None]) -> None: ...
 
     def fail(self, why: str) -> None: ...
 
-    def link(self, traceparent: str) -> None:
-        """Link a related span (W3C Trace Context). A malformed traceparent is ignored."""
+    def link(self, traceparent: str) -> None: ...
 
     def end(self, at_ns: int | None = None) -> None:
         """End the span; only the first call counts. `at_ns` is in epoch nanoseconds, now by default."""
