@@ -90,6 +90,10 @@ class AnswerBuilder(ABC):
         self._out = out
         self._created_s = int(time.time())
         self._choices: dict[int, AnswerChoice] = {}
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027 - most shapes need nothing
+        """Set the attributes of a subclass."""
 
     def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
         """Keep chunks that arrived together, or send them in one write. Return False if the client must catch up
@@ -176,10 +180,10 @@ class AnswerBuilder(ABC):
         prompt = () if message is None else message.prompt
         return self._model.text.output_reader(prompt, self._request.offered_tools)
 
-    def _limited_by(self, index: int, finish_reason: str | None) -> str | None:
-        """Return the limit that cut a choice short, if any."""
-        if finish_reason != "length":
-            return None
-        return next(
-            (f.limited_by for f in self.jobs if f.first_choice <= index < f.first_choice + len(f.choices)), None
-        )
+    def _limited(self, index: int, finish_reason: str | None) -> Json:
+        """Return the response's field with the limit that cut a choice short, if any."""
+        jobs = self.jobs if finish_reason == "length" else ()
+        for job in jobs:
+            if job.first_choice <= index < job.first_choice + len(job.choices) and job.limited_by is not None:
+                return {"fairlane": {"limited_by": job.limited_by}}
+        return {}

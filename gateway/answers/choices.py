@@ -64,14 +64,15 @@ class ChoicesAnswer(AnswerBuilder):
         return sse.data(self._chunk([]) | {"usage": self.usage().as_json()}) + sse.DONE
 
     def whole(self) -> Json:
-        choices, limited_by = [], None
+        choices: list[Json] = []
+        limited: Json = {}
         for index, choice in sorted(self._choices.items()):
             logprobs = None
             if self._request.logprobs is not None:
                 logprobs = self._logprobs(choice.token_ids, choice.logprobs, 0)
             choices.append({"index": index, "logprobs": logprobs, **self._all(index, choice)})
-            limited_by = limited_by or self._limited_by(index, choice.finish_reason)
-        return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | _limited(limited_by)
+            limited = limited or self._limited(index, choice.finish_reason)
+        return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | limited
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
@@ -87,7 +88,7 @@ class ChoicesAnswer(AnswerBuilder):
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []
         update = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
-        return [sse.data(self._chunk([update]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
+        return [sse.data(self._chunk([update]) | self._limited(chunk.index, chunk.finish_reason))]
 
     def _logprobs_of(self, chunk: TextChunk, choice: AnswerChoice) -> Json | None:
         """Return the log-probabilities of a chunk's tokens, if the request asked for them."""
@@ -119,10 +120,6 @@ def _choice(index: int, content: Json, logprobs: Json | None, finish_reason: str
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def _limited(limited_by: str | None) -> Json:
-    return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
-
-
 class ChatAnswer(ChoicesAnswer):
     """Choices that are assistant messages; the first chunk of each names the role."""
 
@@ -147,7 +144,7 @@ class ChatAnswer(ChoicesAnswer):
         for number, delta in enumerate(deltas, 1 - len(deltas)):
             finish = _finish(chunk.finish_reason, reader.calls) if number == 0 else None
             update = _choice(chunk.index, {"delta": delta}, logprobs, finish)
-            frames.append(sse.data(self._chunk([update]) | _limited(self._limited_by(chunk.index, finish))))
+            frames.append(sse.data(self._chunk([update]) | self._limited(chunk.index, finish)))
             logprobs = None
         return frames
 

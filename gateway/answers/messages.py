@@ -2,20 +2,14 @@
 
 A stream sends one block after the other: each is opened, continued and closed before the next."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.message import arguments_of, read_chunk, read_whole
 from fairlane.gateway.dialects.anthropic.requests import Display, MessagesRequest
-from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.dialects.tools.deltas import OutputDelta
-from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
-from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
 # Signature of thinking. Clients keep a block only with one, and send it back; it is not checked.
@@ -102,16 +96,8 @@ class BlockFrames:
 class MessagesAnswer(AnswerBuilder):
     """One message: thinking, text and calls, in the order of the model's output."""
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        model: ServedModel,
-        service_tier: str,
-        jobs: Sequence[LiveJob],
-        out: EventStream | None,
-    ) -> None:
-        super().__init__(request, model, service_tier, jobs, out)
-        self._display: Display = request.thinking if isinstance(request, MessagesRequest) else "hidden"
+    def _prepare(self) -> None:
+        self._display: Display = self._request.thinking if isinstance(self._request, MessagesRequest) else "hidden"
         self._blocks = BlockFrames(self._display)
         # Fields of the last frames.
         self._ended: Json = {}
@@ -143,7 +129,7 @@ class MessagesAnswer(AnswerBuilder):
         ]
         finish = choice.finish_reason or "stop"
         stop = self._stop(finish, choice.stopped_by, len(said.calls))
-        return {**self._message(content), **stop, "usage": self._usage(), **self._limited(finish)}
+        return {**self._message(content), **stop, "usage": self._usage(), **self._limited(0, finish)}
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         choice.reader = self._reader()
@@ -158,7 +144,7 @@ class MessagesAnswer(AnswerBuilder):
             calls = 0 if choice.reader is None else choice.reader.calls
             frames += self._blocks.close()
             stop = self._stop(chunk.finish_reason, chunk.stopped_by, calls)
-            self._ended = {"delta": stop, **self._limited(chunk.finish_reason)}
+            self._ended = {"delta": stop, **self._limited(0, chunk.finish_reason)}
         return frames
 
     def _message(self, content: list[Json]) -> Json:
@@ -173,17 +159,13 @@ class MessagesAnswer(AnswerBuilder):
     def _stop(self, finish_reason: FinishReason, stopped_by: str | None, calls: int) -> Json:
         reason = "end_turn"
         if finish_reason == "length":
-            is_full = self._request.max_tokens is None and self._limited_by(0, finish_reason) is None
+            is_full = self._request.max_tokens is None and not self._limited(0, finish_reason)
             reason = "model_context_window_exceeded" if is_full else "max_tokens"
         elif stopped_by is not None:
             reason = "stop_sequence"
         elif calls:
             reason = "tool_use"
         return {"stop_reason": reason, "stop_sequence": stopped_by}
-
-    def _limited(self, finish_reason: FinishReason) -> Json:
-        limited_by = self._limited_by(0, finish_reason)
-        return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
 
     def _usage(self) -> Json:
         """Return the usage; Anthropic counts cached prompt tokens separately."""

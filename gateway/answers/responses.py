@@ -1,7 +1,7 @@
 """Responses of the Responses API: one object with output items, or its construction as numbered events."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, Usage
 from fairlane.gateway.answers.choices import chat_logprobs
@@ -9,14 +9,10 @@ from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.answers.message import read_chunk
 from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.dialects.openai.compaction import CompactRequest
-from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest
 from fairlane.gateway.dialects.openai.response_items import MessageItem, new_id
 from fairlane.gateway.dialects.openai.sealed_summary import sealed
-from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
-from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
 # Types of errors that a response reports as OpenAI's `rate_limit_exceeded`.
@@ -26,21 +22,13 @@ _OF_LIMITS = frozenset({"rate_limit_error", "insufficient_quota", "overloaded_er
 class ResponseAnswer(AnswerBuilder):
     """One response. Its output is kept as a whole, also in a stream, since the last events repeat it."""
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        model: ServedModel,
-        service_tier: str,
-        jobs: Sequence[LiveJob],
-        out: EventStream | None,
-    ) -> None:
-        assert isinstance(request, ResponseRequest)  # noqa: S101 - its kind parses no other
-        super().__init__(request, model, service_tier, jobs, out)
+    def _prepare(self) -> None:
+        assert isinstance(self._request, ResponseRequest)  # noqa: S101 - its kind parses no other
         self.id = new_id("resp")
-        self.request = request
+        self.request = self._request
         self._reader_of_all = self._reader()
-        self._output = OutputItems(request.called_as)
-        self._stored = request.store
+        self._output = OutputItems(self.request.called_as)
+        self._stored = self.request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None
         # Events of the end, which are numbered when they are sent.
@@ -138,8 +126,7 @@ class ResponseAnswer(AnswerBuilder):
             **self.request.echo,
             "store": self._stored,
         }
-        limited_by = self._limited_by(0, self._finish)
-        return response if limited_by is None else {**response, "fairlane": {"limited_by": limited_by}}
+        return {**response, **self._limited(0, self._finish)}
 
     def _usage(self, usage: Usage) -> Json:
         return {
