@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.gateway.dialects.openai.fields import Fields
 from fairlane.gateway.dialects.openai.wire import checked_fields
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import shown_name
@@ -19,18 +20,14 @@ MOST_PARAMETERS = 64
 MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
 
 
-class _BatchInput(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class ExpiresAfter(_BatchInput):
+class ExpiresAfter(Fields):
     """When a file expires."""
 
     anchor: Annotated[Literal["created_at"], Field(description="Start of `seconds`")]
     seconds: Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="From an hour to thirty days")]
 
 
-class BatchBody(_BatchInput):
+class BatchBody(Fields):
     """The body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=64, description="A file of purpose `batch`")]

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text
+from fairlane.gateway.dialects.openai.fields import Hint, Text
 from fairlane.gateway.dialects.openai.neutral import Neutral
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
 from fairlane.gateway.dialects.openai.response_items import Items, turns_of
 from fairlane.gateway.dialects.openai.sealed_summary import Close, Open
 from fairlane.gateway.dialects.openai.tools import ToolChoice
-from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Real, Tier, checked
+from fairlane.gateway.dialects.openai.wire import RequestBody, checked
 from fairlane.gateway.errors import invalid
 
 NEUTRAL_COMPACTION: Neutral = {
@@ -29,16 +29,13 @@ _ASKED = (
 )
 
 
-class CompactBody(Fields):
+class CompactBody(RequestBody):
     """The body of `POST /v1/responses/compact`."""
 
-    model: Annotated[Hint, Field(min_length=1)]
     input: Items | None = None
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
     instructions: Text | None = None
     prompt_cache_key: Hint | None = None
-    service_tier: Tier | None = None
-    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
 class CompactRequest(ResponseRequest, frozen=True, kw_only=True):

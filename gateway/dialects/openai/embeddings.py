@@ -1,13 +1,11 @@
 """The body of `POST /v1/embeddings`, parsed into a valid request."""
 
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal
 
 from fairlane.gateway.dialects.openai.fields import Hint
 from fairlane.gateway.dialects.openai.neutral import Neutral
 from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt
-from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Count, Prompts, Real, Tier, checked
+from fairlane.gateway.dialects.openai.wire import Count, Prompts, RequestBody, checked
 from fairlane.gateway.errors import invalid
 
 # Per request, as at OpenAI.
@@ -21,18 +19,13 @@ NEUTRAL_EMBEDDINGS: Neutral = {
 }
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(RequestBody):
     """The body of `POST /v1/embeddings`: one input or several, as text or as token ids."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    model: Annotated[Hint, Field(min_length=1)]
     input: Prompts
     encoding_format: Encoding | None = None
     dimensions: Count | None = None
     user: Hint | None = None
-    service_tier: Tier | None = None
-    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
 class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -49,7 +42,6 @@ def parse_embeddings(body: bytes, token_ids: int) -> EmbeddingRequest:
     asked = checked(EmbeddingsBody, NEUTRAL_EMBEDDINGS, body, token_ids=token_ids)
     if len(asked.input) > MAX_INPUTS:
         raise invalid("input", f"`input` must have at most {MAX_INPUTS} items.")
-    stated: dict[str, Any] = {"deadline_ms": asked.deadline_ms, "service_tier": asked.service_tier}
     return EmbeddingRequest(
         model=asked.model,
         inputs=asked.input,
@@ -57,5 +49,6 @@ def parse_embeddings(body: bytes, token_ids: int) -> EmbeddingRequest:
         dimensions=asked.dimensions,
         max_tokens=1,
         max_tokens_param="input",
-        **stated,
+        service_tier=asked.service_tier,
+        deadline_ms=asked.deadline_ms,
     )

@@ -29,18 +29,8 @@ Prompt = str | tuple[int, ...]
 
 
 _AS_USUAL = Sampling()
-_DRAW_FIELDS = frozenset(
-    (
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-    )
-)
+# Parameters that shape the distribution, from which a model may have its own defaults.
+_DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,10 +36,9 @@ from fairlane.gateway.dialects.openai.response_tools import (
 from fairlane.gateway.dialects.openai.sealed_summary import Open, unsealed
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice
-from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Count, EffortWord, Penalty, Real, Tier, checked
+from fairlane.gateway.dialects.openai.wire import Count, EffortWord, SampledBody, checked
 from fairlane.gateway.errors import invalid
 
-_INT64 = 2**63
 NEUTRAL_RESPONSE: Neutral = {
     "access_programs": (),
     "background": (False,),
@@ -87,10 +86,9 @@ class ResponseStreamOptions(Fields):
     include_obfuscation: Off | None = None
 
 
-class ResponseBody(Fields):
+class ResponseBody(SampledBody):
     """The body of `POST /v1/responses`."""
 
-    model: Annotated[Hint, Field(min_length=1)]
     input: Items
     instructions: Text | None = None
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
@@ -99,14 +97,6 @@ class ResponseBody(Fields):
     max_tool_calls: (
         Annotated[Count, Field(description="Accepted: it limits built-in tools, of which there are none")] | None
     ) = None
-    temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[Real, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[Real, Field(ge=0.01, le=10)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: (
         Annotated[list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]], Field(fail_fast=True)]
@@ -117,15 +107,8 @@ class ResponseBody(Fields):
     parallel_tool_calls: bool | None = None
     text: TextBody | None = None
     reasoning: ReasoningBody | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    service_tier: Tier | None = None
-    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
-    metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
     client_metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Text], Field(max_length=64)] | None = None
-    user: Hint | None = None
-    safety_identifier: Hint | None = None
-    prompt_cache_key: Hint | None = None
 
 
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):

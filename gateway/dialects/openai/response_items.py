@@ -117,51 +117,49 @@ class ReasoningItem(Fields):
         return item
 
 
-class CallItem(Fields):
-    """A function call by the model."""
-
-    type: Literal["function_call"]
+class _AnyCall(Fields):
     call_id: CallId
     name: Name
-    arguments: Text
     id: Hint | None = None
     status: Status | None = None
     caller: Caller = None
     namespace: Name | None = None
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
-    def turn(self) -> Turn:
-        call = ToolCall(name=full_name(self.namespace, self.name), arguments=self.arguments, id=self.call_id)
-        return Turn(role="assistant", content=None, tool_calls=(call,))
-
-    def as_json(self) -> Json:
-        item = {"type": self.type, "id": self.id or new_id("fc"), "status": self.status or "completed"}
-        item |= {} if self.namespace is None else {"namespace": self.namespace}
-        return {**item, "call_id": self.call_id, "name": self.name, "arguments": self.arguments}
-
-
-class CustomCallItem(Fields):
-    """A call of a custom tool by the model, to which it is a function with one argument."""
-
-    type: Literal["custom_tool_call"]
-    call_id: CallId
-    name: Name
-    input: Text
-    id: Hint | None = None
-    status: Status | None = None
-    caller: Caller = None
-    namespace: Name | None = None
-    is_async: Annotated[Off | None, Field(alias="async")] = None
-
-    def turn(self) -> Turn:
-        arguments = json.dumps({INPUT: self.input}, ensure_ascii=False)
+    def _turn(self, arguments: str) -> Turn:
         call = ToolCall(name=full_name(self.namespace, self.name), arguments=arguments, id=self.call_id)
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
+    def _named(self, prefix: str) -> Json:
+        item = {"id": self.id or new_id(prefix), "call_id": self.call_id, "name": self.name}
+        return item if self.namespace is None else {**item, "namespace": self.namespace}
+
+
+class CallItem(_AnyCall):
+    """A function call by the model."""
+
+    type: Literal["function_call"]
+    arguments: Text
+
+    def turn(self) -> Turn:
+        return self._turn(self.arguments)
+
     def as_json(self) -> Json:
-        item = {"type": self.type, "id": self.id or new_id("ctc"), "call_id": self.call_id}
-        item |= {} if self.namespace is None else {"namespace": self.namespace}
-        return {**item, "name": self.name, "input": self.input}
+        item = {"type": self.type, "status": self.status or "completed"}
+        return {**item, **self._named("fc"), "arguments": self.arguments}
+
+
+class CustomCallItem(_AnyCall):
+    """A call of a custom tool by the model, to which it is a function with one argument."""
+
+    type: Literal["custom_tool_call"]
+    input: Text
+
+    def turn(self) -> Turn:
+        return self._turn(json.dumps({INPUT: self.input}, ensure_ascii=False))
+
+    def as_json(self) -> Json:
+        return {"type": self.type, **self._named("ctc"), "input": self.input}
 
 
 class OutputItem(Fields):

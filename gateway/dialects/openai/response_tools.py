@@ -14,11 +14,10 @@ from fairlane.gateway.dialects.openai.fields import Fields, Off, Text
 from fairlane.gateway.dialects.openai.response_items import INPUT, Json, full_name
 from fairlane.gateway.dialects.openai.tools import (
     MAX_TOOLS,
-    NO_PARAMETERS,
     DirectCallers,
+    FunctionBody,
     FunctionName,
     Mode,
-    Parameters,
     Tool,
 )
 
@@ -39,27 +38,17 @@ class CalledAs(msgspec.Struct, frozen=True):
     takes_text: bool = False
 
 
-class ResponseFunction(Fields):
+class _ToolOptions(Fields):
+    defer_loading: Off | None = None
+    allowed_callers: DirectCallers | None = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
+
+
+class ResponseFunction(FunctionBody, _ToolOptions):
     """A function that the model may call."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: Text | None = None
-    parameters: Parameters | None = None
-    strict: bool | None = None
-    defer_loading: Off | None = None
-    allowed_callers: DirectCallers | None = None
     output_schema: None = None
-    is_async: Annotated[Off | None, Field(alias="async")] = None
-
-    def tool(self) -> Tool:
-        """Return the tool as the model sees it."""
-        return Tool(
-            name=self.name,
-            description=self.description or "",
-            parameters=self.parameters or NO_PARAMETERS,
-            strict=bool(self.strict),
-        )
 
     def as_json(self) -> Json:
         """Return the tool as a response repeats it."""
@@ -81,16 +70,13 @@ class GrammarInput(Fields):
     definition: Text
 
 
-class ResponseCustomTool(Fields):
+class ResponseCustomTool(_ToolOptions):
     """A tool that takes text."""
 
     type: Literal["custom"]
     name: FunctionName
     description: Text | None = None
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
-    defer_loading: Off | None = None
-    allowed_callers: DirectCallers | None = None
-    is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:
         parts = [self.description] if self.description else []

@@ -111,6 +111,15 @@ class FunctionBody(Fields):
     parameters: Parameters | None = None
     strict: bool | None = None
 
+    def tool(self) -> Tool:
+        """Return the tool as the model sees it."""
+        return Tool(
+            name=self.name,
+            description=self.description or "",
+            parameters=self.parameters or NO_PARAMETERS,
+            strict=bool(self.strict),
+        )
+
 
 class ToolBody(Fields):
     """A tool; functions are the only kind."""
@@ -200,15 +209,7 @@ Choice = Annotated[ToolChoice, PlainValidator(_choice, json_schema_input_type=Mo
 
 def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Convert the tools of a request and the choice of them. Raises ApiError naming the field."""
-    tools = tuple(
-        Tool(
-            name=body.function.name,
-            description=body.function.description or "",
-            parameters=body.function.parameters or NO_PARAMETERS,
-            strict=bool(body.function.strict),
-        )
-        for body in bodies or ()
-    )
+    tools = tuple([body.function.tool() for body in bodies or ()])
     return tools, checked_choice(tools, choice, "function.name")
 
 

@@ -153,15 +153,17 @@ class Message(Fields):
     provider_specific_fields: dict[str, Any] | None = None  # LiteLLM adds it to messages, which clients send back
 
 
-class GenerationBody(StructureFields):
-    """The common fields of chat and plain completions."""
+class RequestBody(Fields):
+    """The fields of every request to a model."""
 
     model: Annotated[Hint, Field(min_length=1)]
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    min_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
-    ignore_eos: bool | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+
+
+class SampledBody(RequestBody):
+    """The fields of OpenAI's requests for generated text."""
+
     temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -170,18 +172,26 @@ class GenerationBody(StructureFields):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
-    logit_bias: Biases | None = None
-    stop: Stops | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
-    cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    service_tier: Tier | None = None
-    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
     metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
     user: Hint | None = None
     safety_identifier: Hint | None = None
     prompt_cache_key: Hint | None = None
+
+
+class GenerationBody(StructureFields, SampledBody):
+    """The common fields of chat and plain completions."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
+    ignore_eos: bool | None = None
+    logit_bias: Biases | None = None
+    stop: Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
+    cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
+    stream_options: StreamOptions | None = None
 
 
 class ChatBody(GenerationBody):
