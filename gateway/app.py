@@ -36,8 +36,8 @@ from fairlane.gateway.control.openapi import headers as openapi_headers
 from fairlane.gateway.control.openapi import page as openapi_page
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
-from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
-from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
+from fairlane.gateway.middleware.request_id import RequestIdMiddleware
+from fairlane.gateway.middleware.tenant import TenantMiddleware
 from fairlane.gateway.pipeline.bounds import Bounds
 from fairlane.gateway.pipeline.context import Endpoint
 from fairlane.gateway.pipeline.prepare import Kind
@@ -88,8 +88,9 @@ def create_app(resources: Resources) -> Starlette:
             availability=resources.stores.availability,
             refusal=resources.refusal,
             refused=resources.ports.refused,
+            missing=resources.missing,
         )
-        return Route(path, DegradedMiddleware(guarded, resources.missing), methods=[method])
+        return Route(path, guarded, methods=[method])
 
     def once(path: str, kind: Kind[Any], endpoint: Endpoint) -> Endpoint:
         bounds, prompts = events.bounds, kind.most_prompts
@@ -191,7 +192,7 @@ def admin_app(resources: Resources) -> Starlette:
 def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | None = None) -> Starlette:
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(RequestIdMiddleware), Middleware(FaultMiddleware)],
+        middleware=[Middleware(RequestIdMiddleware)],
         exception_handlers={HTTPException: _routing_error},
         lifespan=lifespan,
     )

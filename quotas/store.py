@@ -164,7 +164,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Resumption:
-        return self.resumption or _from_nothing(self.choices)
+        return self.resumption or _from_nothing(self.n * len(self.prompts))
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,10 +138,11 @@ class AnswerBuilder(ABC):
     @property
     def is_large(self) -> bool:
         """Whether the response takes so long to build that it must be built outside the event loop."""
-        parts = sum(len(choice.token_ids) for choice in self._choices.values())
-        if self._request.logprobs is not None:
-            parts *= 1 + self._request.logprobs
-        return parts + sum(len(choice.embedding) for choice in self._choices.values()) // 4 > LARGE_PARTS
+        parts_of_a_token = 1 + (self._request.logprobs or 0)
+        parts = 0
+        for choice in self._choices.values():
+            parts += len(choice.token_ids) * parts_of_a_token + len(choice.embedding) // 4
+        return parts > LARGE_PARTS
 
     @abstractmethod
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:

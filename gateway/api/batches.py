@@ -21,7 +21,6 @@ from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller, may_ask
 from fairlane.gateway.insight.telemetry.context import traceparent
-from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
 from fairlane.gateway.middleware.idempotent_run import conflict
 from fairlane.gateway.pipeline.bounds import Bounds
@@ -77,7 +76,7 @@ class CreateBatch:
             created_at=now_s,
             expires_at=now_s + int(asked.completion_window[:-1]) * 3_600,
             total=found.lines,
-            traceparent=traceparent() if is_recording() else "",
+            traceparent=traceparent() if context.span.is_recording else "",
             **_terms(asked),
         )
         await self._take_on(caller, batch)

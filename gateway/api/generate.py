@@ -15,7 +15,7 @@ from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, se
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
-from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry, is_recording
+from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.pipeline.bounds import Bounds
 from fairlane.gateway.pipeline.context import Notes, RequestContext
@@ -75,7 +75,7 @@ class Generate(Generic[Generation]):
 
     async def _serve(self, context: RequestContext, plan: Plan) -> None:
         context.lane, context.model = plan.service_level.lane.name, plan.model.name
-        if is_recording():
+        if context.span.is_recording:
             self._note(context, plan)
         in_flight = self._parts.telemetry.in_flight
         in_flight.add(context.lane)
@@ -164,7 +164,7 @@ class Generate(Generic[Generation]):
         answer: AnswerBuilder,
         schedule: KeepAliveSchedule,
     ) -> None:
-        if is_recording():
+        if context.span.is_recording:
             context.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
             request=request,
@@ -232,7 +232,7 @@ class Generate(Generic[Generation]):
         context.prompt_tokens, context.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if self._parts.trace.is_on:
             context.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
-        if is_recording():
+        if context.span.is_recording:
             context.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}
         context.pace_s, context.queued_s = events.seconds_per_token, events.queued_s
         self._parts.telemetry.generated(

@@ -13,7 +13,6 @@ from fairlane.gateway.insight.request_records.record import LONGEST_TEXT, Reques
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.views import time_fields
 from fairlane.gateway.insight.telemetry.context import traceparent
-from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.insight.telemetry.tracing import context_of
 from fairlane.gateway.pipeline.context import CLIENT_CLOSED, RequestContext
 from fairlane.gateway.pipeline.prepare import Plan
@@ -73,7 +72,7 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
     code, message, limit = _said(error)
     if context.record is not None:
         outcome = Outcome.FINISHED if error is None else _outcome(error)
-        context.record.answered(code, outcome, message, limit, is_timed=is_recording())
+        context.record.answered(code, outcome, message, limit, is_timed=context.span.is_recording)
         if context.record.time is not None:
             context.notes |= {f"fairlane.time.{name}": ms for name, ms in time_fields(context.record.time).items()}
     elif isinstance(error, ApiError) and error.status in _RECORDED:

@@ -67,7 +67,7 @@ class LineCalls:
         context = RequestContext(scope, _nothing_more, recording.send, exchange, path, request_id, now_s)
         context.authenticated(caller)
         try:
-            with self._telemetry.request_span(f"BATCH {path}", _HEADERS, request_id, link) as span:
+            with self._telemetry.request_span(f"BATCH {path}", _HEADERS, request_id, link) as context.span:
                 try:
                     await self._endpoints[path](context)
                 except ApiError as error:
@@ -75,7 +75,7 @@ class LineCalls:
                     raise
                 finally:
                     context.status = recording.status
-                    context.describe(span)
+                    context.describe_span()
         finally:
             hold.release()
             self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, context.code)

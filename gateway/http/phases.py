@@ -88,6 +88,11 @@ class Input:
         # Of the body, in LATE_BODY.
         self.late_bytes = self.late_chunks = 0
 
+    @property
+    def head_bytes(self) -> int:
+        """An upper bound of the bytes of the current head."""
+        return self.received_bytes + self.ahead_bytes
+
     def move(self, phase: Phase) -> None:
         """Change the phase. Raises IllegalMove."""
         if phase not in MOVES[self.phase]:

@@ -156,20 +156,23 @@ class LimitedHttpProtocol(BoundedConnection):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one header. Trailers are counted and dropped."""
         self._events += 1
-        if self._input.phase in AWAITS_HEAD:
-            super().on_header(name, value)
+        if self._input.phase not in AWAITS_HEAD:
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         received = self._input
         self._events += _EVENTS_OF_A_REQUEST
         if received.phase is IDLE:  # the whole head came with the end of the request before it
             received.move(HEAD)
-        received.ahead_bytes = 0
+            received.ahead_bytes = len(self._data)
         self._expect_nothing()
         self.heads.release(self)
         request = self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
-        most_bytes, most = self.limits.max_header_bytes, self.limits.max_headers
-        self._refusal = refusal_of(*request, max_bytes=most_bytes, max_headers=most) or self._overloaded()
+        self._refusal = refusal_of(*request, self.limits, received.head_bytes) or self._overloaded()
         self._refusal = self._refusal or self._origin.forwarded(cast(Scope, self.scope))
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
@@ -177,6 +180,7 @@ class LimitedHttpProtocol(BoundedConnection):
             received.move(UPGRADE)
             return
         received.move(BODY)
+        received.ahead_bytes = 0
         super().on_headers_complete()
         if self.pipeline:
             self.flow.resume_reading()  # uvicorn pauses it, and would not notice a disconnection
@@ -269,7 +273,7 @@ class LimitedHttpProtocol(BoundedConnection):
         elif received.received_bytes > received.most_bytes(limits.max_header_bytes):
             self._refuse(headers_too_large(limits.max_header_bytes))
         elif received.phase is HEAD:
-            self.heads.hold(self, received.received_bytes + received.ahead_bytes)
+            self.heads.hold(self, received.head_bytes)
             if not (self._deadline is not None or self.is_answering() or self.transport.is_closing()):
                 self._expect_within(limits.header_timeout_s)
 

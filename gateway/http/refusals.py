@@ -9,6 +9,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fairlane.gateway.errors import ApiError, error_body, error_headers, headers_too_large, invalid
+from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.request_id import request_id_of
 
 log = logging.getLogger(__name__)
@@ -39,29 +40,35 @@ class Malformed:
 
 
 def refusal_of(
-    method: bytes, url: bytes, version: str, headers: Headers, *, max_bytes: int, max_headers: int
+    method: bytes, url: bytes, version: str, headers: Headers, limits: HttpLimits, head_bytes: int
 ) -> ApiError | None:
-    """Return the error for a request with these headers, if it is not served. Header names are in lower case."""
+    """Return the error for a request with these headers, if it is not served.
+
+    Header names are in lower case. `head_bytes` is an upper bound of the head's size, and
+    cheaper."""
     if method == b"CONNECT":
         return invalid(None, "CONNECT is not supported: this is not a proxy.")
-    size, hosts, codings, has_length = len(url), 0, [], False
+    hosts, codings, has_length = 0, [], False
     for name, value in headers:
-        size += len(name) + len(value) + _SEPARATORS
         if name == b"host":
             hosts += 1
         elif name == b"content-length":
             has_length = True
         elif name == b"transfer-encoding":
             codings.append(value.strip().lower())
-    if size > max_bytes:
-        return headers_too_large(max_bytes)
-    if len(headers) > max_headers:
-        return ApiError(f"The request has more than {max_headers} headers.", "headers_too_large")
+    if head_bytes > limits.max_header_bytes and _size(url, headers) > limits.max_header_bytes:
+        return headers_too_large(limits.max_header_bytes)
+    if len(headers) > limits.max_headers:
+        return ApiError(f"The request has more than {limits.max_headers} headers.", "headers_too_large")
     if version not in SUPPORTED:
         return invalid(None, "This is not a valid HTTP/1.1 request.")
     if not (0 if version == "1.0" else 1) <= hosts <= 1:
         return invalid("host", "The header `host` must be given once.")
     return _misframed(version, codings, has_length) if codings else None
+
+
+def _size(url: bytes, headers: Headers) -> int:
+    return len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
 
 
 def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiError | None:

@@ -53,22 +53,17 @@ class Caller:
     runs: tuple[str, ...] = ()
     # For a line of a batch: time until the batch's window ends.
     batch_due_ms: float | None = None
+    root: str = field(init=False)
+    tenant_id: str = field(init=False)
+    key_id: str = field(init=False)
 
-    @property
-    def root(self) -> str:
-        return self.identity.tenant.root
-
-    @property
-    def tenant_id(self) -> str:
-        return self.identity.tenant.id
+    def __post_init__(self) -> None:
+        tenant = self.identity.tenant
+        self.root, self.tenant_id, self.key_id = tenant.root, tenant.id, self.identity.key.id
 
     @property
     def account(self) -> str:
         return self.identity.tenant.account
-
-    @property
-    def key_id(self) -> str:
-        return self.identity.key.id
 
     @property
     def holder(self) -> bytes:

@@ -11,9 +11,19 @@ from fairlane.gateway import errors
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.request_id import HEADER
 
+log = logging.getLogger(__name__)
+
+
+def log_fault(request_id: str, error: Exception) -> None:
+    """Log where an exception was raised, and its type. Its message is left out: it may hold what a client sent."""
+    stack = "".join(traceback.format_tb(error.__traceback__))
+    log.error("request %s failed\n%s%s", request_id, stack, type(error).__qualname__)
+
 
 class RequestIdMiddleware:
-    """Adds the id to the response. Wrap it around the whole application."""
+    """Adds the id to the response, and ends a call with a 500 if the application raises.
+
+    A response that has started is left incomplete: the server closes its connection."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -24,48 +34,20 @@ class RequestIdMiddleware:
             return
         request_id = exchange_of(scope).request_id
         named = (HEADER, request_id.encode("ascii"))
+        started = False
 
         async def send_named(message: Message) -> None:
+            nonlocal started
+            started = True
             if message["type"] == "http.response.start":
                 others = [header for header in message.get("headers", ()) if header[0].lower() != HEADER]
                 message = {**message, "headers": [*others, named]}
             await send(message)
 
-        await self._app(scope, receive, send_named)
-
-
-log = logging.getLogger(__name__)
-
-
-def log_fault(request_id: str, error: Exception) -> None:
-    """Log where an exception was raised, and its type. Its message is left out: it may hold what a client sent."""
-    stack = "".join(traceback.format_tb(error.__traceback__))
-    log.error("request %s failed\n%s%s", request_id, stack, type(error).__qualname__)
-
-
-class FaultMiddleware:
-    """Ends a call with a 500 if the application raises. Put it inside RequestIdMiddleware."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. A response that has started is left incomplete: the server closes its connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send_named)
         except Exception as error:  # noqa: BLE001 - the last place to catch it
-            request_id = exchange_of(scope).request_id
             log_fault(request_id, error)
             if not started:
-                told = errors.response(errors.internal_error(), path=scope["path"], request_id=request_id)
-                await told(scope, receive, send)
+                answer = errors.response(errors.internal_error(), path=scope["path"], request_id=request_id)
+                await answer(scope, receive, send_named)

@@ -1,6 +1,4 @@
-"""Middleware of every tenant path: authentication, limits in the headers, the format of errors, one log line.
-
-`DegradedMiddleware` names unavailable stores in a header of every response."""
+"""Middleware of every tenant path: authentication, limits in the headers, the format of errors, one log line."""
 
 import asyncio
 import logging
@@ -10,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from fairlane.gateway import errors
 from fairlane.gateway.dialects.anthropic import rate_limits as anthropic_limits
@@ -21,7 +19,6 @@ from fairlane.gateway.http.request_id import ANTHROPIC_HEADER, HEADER
 from fairlane.gateway.identity.auth import Authenticator, Caller, check
 from fairlane.gateway.insight.fleet_metrics.recorder import Ended
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
-from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.gateway.pipeline.context import CLIENT_CLOSED, Endpoint, Notes, RequestContext
 from fairlane.quotas.limits import LimitStatus
@@ -32,7 +29,8 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 PROCESSING_HEADER = b"openai-processing-ms"
-_NOTHING: list[tuple[bytes, bytes]] = []
+# Names the unavailable stores.
+DEGRADED_HEADER = b"x-fairlane-degraded"
 NAME = "refused_requests_per_minute"
 MINUTE_S = 60.0
 REMEMBERED = 10_000
@@ -93,9 +91,12 @@ class TenantMiddleware:
         availability: Availability,
         refusal: Callable[[], ApiError | None],
         refused: RefusedRequests,
+        missing: Callable[[], str],
     ) -> None:
         """`endpoint` is the route, for metrics. `refusal` returns the error for new requests while the gateway shuts
-        down. `refused` counts each key's invalid requests."""
+        down. `refused` counts each key's invalid requests. `missing` returns the names of the unavailable
+        stores, joined with commas."""
+        self._missing = missing
         self._refused = refused
         self._endpoint_of_tenant = app
         self._endpoint = endpoint
@@ -110,60 +111,67 @@ class TenantMiddleware:
         loop, exchange = asyncio.get_running_loop(), exchange_of(scope)
         request_id = exchange.request_id
         context = RequestContext(scope, receive, send, exchange, self._endpoint, request_id, loop.time())
-        context.send = answer = _Answer(send, self._limits, context, is_anthropic=self._is_anthropic)
+        context.send = answer = _Answer(send, self._limits, context, self._missing, is_anthropic=self._is_anthropic)
+        name = f"{scope['method']} {self._endpoint}"
         try:
-            with self._telemetry.request_span(
-                f"{scope['method']} {self._endpoint}", scope["headers"], request_id
-            ) as span:
-                if span.is_recording:
-                    span.set(_asked(scope))
+            with self._telemetry.request_span(name, context.headers, request_id) as context.span:
                 try:
-                    await self._answer(context, answer)
+                    await self._authenticate(context)
+                    await self._endpoint_of_tenant(context)
+                except BaseException as error:
+                    if not await self._answers(error, context, answer):
+                        raise
                 finally:
-                    self._record(context, span, loop.time())
+                    self._record(context, loop.time())
                     if context.send is answer:  # else a run goes on that its client does not wait for
                         context.send = send  # breaks the cycle of context and answer, so that both are freed at once
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not answer.started:
-                told = errors.response(internal_error(), path=self._endpoint, request_id=request_id)
-                await told(scope, receive, answer)
+                response = errors.response(internal_error(), path=self._endpoint, request_id=request_id)
+                await response(scope, receive, answer)
 
-    async def _answer(self, context: RequestContext, answer: "_Answer") -> None:
-        try:
-            refusal = self._refusal()
-            if refusal is not None:
-                raise refusal
-            with self._telemetry.span("authenticate") as span:
-                caller = self._authenticator.remembered(context.scope)
-                caller = caller or await self._authenticator.identify(context.scope)
-                if span.is_recording:
-                    span.set({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
-            context.authenticated(caller)
-            answer.caller = caller  # from here on errors have limit headers too
-            check(caller, context.scope)
-            self._refused.check(caller.key_id)
-            await self._endpoint_of_tenant(context)
-        except ApiError as error:
-            await self._refuse(error, context, answer)
-        except ClientDisconnect:
-            context.code = CLIENT_CLOSED
-        except asyncio.CancelledError:
-            refusal = self._refusal()
-            if refusal is None or answer.started:
+    async def _authenticate(self, context: RequestContext) -> None:
+        if context.span.is_recording:
+            context.span.set(_asked(context.scope))
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        with self._telemetry.span("authenticate") as span:
+            caller = self._authenticator.remembered(context.scope)
+            caller = caller or await self._authenticator.identify(context.scope)
+            if span.is_recording:
+                span.set({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
+        context.authenticated(caller)  # from here on errors have limit headers too
+        check(caller, context.scope)
+        self._refused.check(caller.key_id)
+
+    async def _answers(self, error: BaseException, context: RequestContext, answer: "_Answer") -> bool:
+        """Answer an error of the request. Return False if it has to be raised."""
+        match error:
+            case ApiError():
+                await self._refuse(error, context, answer)
+            case ClientDisconnect():
                 context.code = CLIENT_CLOSED
-                raise
-            await self._refuse(refusal, context, answer)  # the server has stopped waiting for it
-        except STORE_ERRORS:
-            await self._refuse(store_unavailable(), context, answer)
-        except Exception as error:  # noqa: BLE001 - an internal error must not leave a client without a response
-            log_fault(context.request_id, error)
-            await self._refuse(internal_error(), context, answer)
+            case asyncio.CancelledError():
+                refusal = self._refusal()
+                if refusal is None or answer.started:
+                    context.code = CLIENT_CLOSED
+                    return False
+                await self._refuse(refusal, context, answer)  # the server has stopped waiting for it
+            case _ if isinstance(error, STORE_ERRORS):
+                await self._refuse(store_unavailable(), context, answer)
+            case Exception():  # an internal error must not leave a client without a response
+                log_fault(context.request_id, error)
+                await self._refuse(internal_error(), context, answer)
+            case _:
+                return False
+        return True
 
     async def _refuse(self, error: ApiError, context: RequestContext, answer: "_Answer") -> None:
         context.code, context.lane = error.code, error.lane or context.lane
-        if answer.caller is not None:
-            self._refused.count(answer.caller.key_id, error.status, context.body_bytes, error.work_s)
+        if context.tenant:
+            self._refused.count(context.caller.key_id, error.status, context.body_bytes, error.work_s)
         if not answer.started:
             told = errors.response(error, path=self._endpoint, request_id=context.request_id)
             await told(context.scope, context.receive, answer)
@@ -175,7 +183,7 @@ class TenantMiddleware:
                 caller.statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
         return caller.statuses
 
-    def _record(self, context: RequestContext, span: Span, now_s: float) -> None:
+    def _record(self, context: RequestContext, now_s: float) -> None:
         took_s, first_s, tenant = now_s - context.arrived_s, context.first_token_s, context.tenant
         context.took_s = took_s
         ttft_s = None if first_s is None else first_s - context.arrived_s
@@ -192,7 +200,7 @@ class TenantMiddleware:
         self._telemetry.fleet_metrics.ended(
             Ended(tenant, context.lane, context.code, ttft_s, context.pace_s, context.queued_s)
         )
-        context.describe(span)
+        context.describe_span()
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
             context.request_id,
@@ -217,14 +225,15 @@ def _asked(scope: Scope) -> Notes:
 
 
 class _Answer:
-    """The `send` callable of one request. It adds the request id, the time taken and the caller's limits to the
-    headers."""
+    """The `send` callable of one request. It adds the caller's limits, unavailable stores, the time taken and the
+    request id to the headers."""
 
     def __init__(
         self,
         send: Send,
         limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]],
         context: RequestContext,
+        missing: Callable[[], str],
         *,
         is_anthropic: bool,
     ) -> None:
@@ -232,47 +241,25 @@ class _Answer:
         self._limits = limits
         self._is_anthropic = is_anthropic
         self._context = context
-        self._named = (HEADER, context.request_id.encode("ascii"))
-        self.caller: Caller | None = None
+        self._missing = missing
         self.started = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            caller, told = self.caller, _NOTHING
-            if caller is not None:
+            context, headers = self._context, [*message.get("headers", ())]
+            if context.tenant:
+                caller = context.caller
                 statuses = await self._limits(caller) if caller.statuses is None else caller.statuses
-                told = rate_limits.headers(statuses)
+                headers += rate_limits.headers(statuses)
                 if self._is_anthropic:
-                    told += anthropic_limits.headers(statuses)
+                    headers += anthropic_limits.headers(statuses)
+            request_id = context.request_id.encode("ascii")
             if self._is_anthropic:
-                told = [*told, (ANTHROPIC_HEADER, self._named[1])]
-            took_ms = (asyncio.get_running_loop().time() - self._context.arrived_s) * 1e3
-            took = (PROCESSING_HEADER, b"%d" % took_ms)
-            message = {**message, "headers": [*message.get("headers", ()), *told, took, self._named]}
-            self.started, self._context.status = True, message["status"]
+                headers.append((ANTHROPIC_HEADER, request_id))
+            missing = self._missing()
+            if missing:
+                headers.append((DEGRADED_HEADER, missing.encode()))
+            took_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3
+            message = {**message, "headers": [*headers, (PROCESSING_HEADER, b"%d" % took_ms), (HEADER, request_id)]}
+            self.started, context.status = True, message["status"]
         await self._send(message)
-
-
-DEGRADED_HEADER = b"x-fairlane-degraded"
-
-
-class DegradedMiddleware:
-    """Wraps one endpoint and adds the header that names unavailable stores."""
-
-    def __init__(self, app: ASGIApp, missing: Callable[[], str]) -> None:
-        """`missing` returns the names of the unavailable stores, joined with commas; empty if all are available."""
-        self._app = app
-        self._missing = missing
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        missing = self._missing()
-        return self._app(scope, receive, _with_header(send, missing.encode()) if missing else send)
-
-
-def _with_header(send: Send, missing: bytes) -> Send:
-    async def send_named(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), (DEGRADED_HEADER, missing)]}
-        await send(message)
-
-    return send_named

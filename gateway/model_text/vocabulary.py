@@ -67,14 +67,14 @@ class Vocabulary:
     def spell(self, token_ids: Sequence[int], *, first: bool) -> bytes | None:
         """Return the bytes that tokens add to a text together; None if none of them adds any. `first`: as in
         `piece`."""
-        pieces: list[bytes] = []
-        known = self._first if first else self._later
+        spelled, known = b"", self._first if first else self._later
+        is_spelled = False
         for token_id in token_ids:
             piece = known[token_id] if token_id in known else self.piece(token_id, first=known is self._first)
             if piece is not None:
-                pieces.append(piece)
-                known = self._later
-        return b"".join(pieces) if pieces else None
+                spelled += piece
+                is_spelled, known = True, self._later
+        return spelled if is_spelled else None
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return one token as bytes: a special token's name, nothing for an unknown id."""

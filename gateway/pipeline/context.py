@@ -9,7 +9,7 @@ from fairlane.common.log_lines import Facts
 from fairlane.gateway.http.exchange import Exchange
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.live import LiveRecord
-from fairlane.gateway.insight.telemetry.tracing import Span, Value
+from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span, Value
 
 # Code of a request whose client left; never sent in a response.
 CLIENT_CLOSED = "client_closed"
@@ -31,8 +31,13 @@ class RequestContext:
     endpoint: str
     request_id: str
     arrived_s: float
+    headers: Sequence[tuple[bytes, bytes]] = field(init=False)
     # Set by authentication, before any endpoint runs.
-    _caller: Caller | None = None
+    caller: Caller = field(init=False)
+    # Empty before that.
+    tenant: str = ""
+    # The request's root span.
+    span: Span = NO_SPAN
     body_bytes: int = 0
     lane: str = "none"
     model: str = "none"
@@ -55,28 +60,17 @@ class RequestContext:
     # Attributes of the request's span.
     notes: Notes = field(default_factory=dict)
 
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        headers: Sequence[tuple[bytes, bytes]] = self.scope["headers"]
-        return headers
+    def __post_init__(self) -> None:
+        self.headers = self.scope["headers"]
 
     @property
     def path_params(self) -> dict[str, str]:
         params: dict[str, str] = self.scope["path_params"]
         return params
 
-    @property
-    def caller(self) -> Caller:
-        assert self._caller is not None  # noqa: S101 - endpoints run after authentication
-        return self._caller
-
     def authenticated(self, caller: Caller) -> None:
-        self._caller = caller
+        self.caller, self.tenant = caller, caller.tenant_id
         self.exchange.vouch(caller.root)
-
-    @property
-    def tenant(self) -> str:
-        return "" if self._caller is None else self._caller.tenant_id
 
     @property
     def is_refusal(self) -> bool:
@@ -104,7 +98,8 @@ class RequestContext:
             "duration_ms": round(self.took_s * 1e3, 1),
         }
 
-    def describe(self, span: Span) -> None:
+    def describe_span(self) -> None:
+        span = self.span
         if not span.is_recording:
             return
         own: Notes = {

@@ -237,6 +237,8 @@ class LiveJob:
     # Its first place among its tenant's jobs in the queue, from 1.
     place: int = 0
     choices: list[Choice] = field(default_factory=list)
+    # A choice has tokens.
+    begun: bool = False
     # Epoch of the lease under which its tokens arrive; 0 before the first.
     epoch: int = 0
     # The last epoch whose tokens differ from those the client has; its events are ignored. -1: none.
@@ -256,17 +258,9 @@ class LiveJob:
         self.choices = [Choice(self.first_choice + number) for number in range(self.request.ask.n)]
 
     @property
-    def begun(self) -> bool:
-        choices = self.choices
-        return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
-
-    @property
     def is_complete(self) -> bool:
         """True if every choice has its finish reason, so that the client needs nothing more."""
-        choices = self.choices
-        if len(choices) == 1:
-            return choices[0].finish_reason is not None
-        return all(choice.finish_reason is not None for choice in choices)
+        return None not in [choice.finish_reason for choice in self.choices]
 
     async def end(self) -> None:
         if self.finished is None:
@@ -355,6 +349,7 @@ class LiveJob:
             delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
         choice.token_ids.extend(fresh)
         choice.published += len(fresh)
+        self.begun = self.begun or choice.published > 0
         if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
             delta = msgspec.structs.replace(delta, finish_reason="length")
         self.request.deliver(self, delta)

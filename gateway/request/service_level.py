@@ -52,8 +52,9 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ttft_ms(self) -> float:
         """Due time of the first token: as stated, else the lane's target, or the batch's window."""
-        stated = [ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None]
-        return min(stated, default=self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms)
+        if self.hard_ttft_ms is None and self.deadline_ms is None:
+            return self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms
+        return min(ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None)
 
     def due_in(self, batch_due_ms: float) -> "ServiceLevel":
         return msgspec.structs.replace(self, batch_due_ms=batch_due_ms, max_wait_ms=batch_due_ms)

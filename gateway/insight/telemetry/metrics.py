@@ -22,7 +22,7 @@ from fairlane.gateway.insight.fleet_metrics.recorder import Recorder
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
 from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.insight.telemetry.fleet_gauges import FleetGauges
-from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Kept, Span, Spans, context_of, span_id
+from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span, Spans, context_of, span_id
 from fairlane.quotas.store import Charge
 
 SERVICE = "fairlane-gateway"
@@ -283,7 +283,7 @@ class Telemetry:
     def span(self, name: str) -> Span:
         """Start a span for a stage of this task's request. It does not become the parent of spans started within it."""
         request = _current.get()
-        return request.child(name) if isinstance(request, Kept) and request.is_recording else NO_SPAN
+        return request.child(name) if request.is_recording else NO_SPAN
 
 
 class _Request:

@@ -120,6 +120,7 @@ async def test_what_moved_to_another_worker_is_special_and_names_both() -> None:
             TokenDelta(job_id=live.id, epoch=epoch, choice=0, first_index=epoch - 1, token_ids=(5,), worker_id=worker),
         )
         live.job.choices[0].published += 1
+        live.job.begun = True
     desk.end(live)
 
     await desk.recorder.flush()
