@@ -156,12 +156,8 @@ class LimitedHttpProtocol(BoundedConnection):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one header. Trailers are counted and dropped."""
         self._events += 1
-        if self._input.phase not in AWAITS_HEAD:
-            return
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        if self._input.phase in AWAITS_HEAD:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         received = self._input

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
-from fairlane.gateway.runtime import resources
+from fairlane.gateway.runtime import fleet as runtime_fleet
 from fairlane.quotas import keyspace
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, Outcome, TokenDelta
@@ -31,8 +31,8 @@ ENDLESS = {"model": "tiny", "prompt": [5], "ignore_eos": True}
 
 @pytest.fixture
 async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr(resources, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
-    monkeypatch.setattr(resources, "KEPT_MORE_S", 0.0)
+    monkeypatch.setattr(runtime_fleet, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
+    monkeypatch.setattr(runtime_fleet, "KEPT_MORE_S", 0.0)
     async with serving(settings(valkey_url, section={"quantum_tokens": 8})) as opened:
         yield opened
 

@@ -10,7 +10,7 @@ import pytest
 from fairlane.gateway.pipeline import delivery
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.delivery import Dispatcher, Link
-from fairlane.gateway.runtime import resources
+from fairlane.gateway.runtime import fleet as runtime_fleet
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, Outcome, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
@@ -25,8 +25,8 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 async def served(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setattr(resources, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
-    monkeypatch.setattr(resources, "KEPT_MORE_S", 0.0)
+    monkeypatch.setattr(runtime_fleet, "KEPT_LEASES", 0.0)  # else a record stays for more than a minute
+    monkeypatch.setattr(runtime_fleet, "KEPT_MORE_S", 0.0)
     async with serving(settings(valkey_url)) as opened:
         await opened.tenant()
         yield opened

@@ -12,7 +12,7 @@ import redis.asyncio
 from fairlane.gateway.pipeline import delivery as dispatch
 from fairlane.gateway.pipeline import grants as grants
 from fairlane.gateway.pipeline import recovery as reaper
-from fairlane.gateway.runtime import resources
+from fairlane.gateway.runtime import fleet as runtime_fleet
 from fairlane.quotas import keyspace
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.support.quotas.house import forget_minute
@@ -149,7 +149,7 @@ async def test_what_a_crash_of_the_store_took_back_is_charged_again(
 ) -> None:
     """Its file may lack what it has answered for last; the job's record stays until the reservation has lapsed."""
     monkeypatch.setattr(dispatch, "TEND_EVERY_S", 0.05)
-    monkeypatch.setattr(resources, "KEPT_MORE_S", 60.0)
+    monkeypatch.setattr(runtime_fleet, "KEPT_MORE_S", 60.0)
     section = {"quantum_tokens": QUANTUM, "reservation_lease_s": 1.0}
     async with (
         serving(settings(valkey_url, section=section)) as served,
