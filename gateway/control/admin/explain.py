@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from fairlane.common.views import view_of
 from fairlane.gateway.control.admin.call import Call
 from fairlane.gateway.control.admin.inputs import ExplainBody
 from fairlane.gateway.control.admin.operation import Operations
@@ -133,19 +134,7 @@ def _refused(status: LimitStatus, demand: Demand) -> LimitRefusal | None:
 
 def _view(refusal: ApiError | None, wait_ms: float | None) -> ExplainView:
     if refusal is None:
-        return {
-            "admitted": True,
-            "code": None,
-            "message": None,
-            "limit": None,
-            "retry_after_s": None,
-            "expected_wait_ms": wait_ms,
-        }
-    return {
-        "admitted": False,
-        "code": refusal.code,
-        "message": refusal.message,
-        "limit": None if refusal.limit is None else msgspec.to_builtins(refusal.limit),
-        "retry_after_s": refusal.retry_after_s,
-        "expected_wait_ms": wait_ms,
-    }
+        absent = dict.fromkeys(("code", "message", "limit", "retry_after_s"))
+        return view_of(ExplainView, None, admitted=True, expected_wait_ms=wait_ms, **absent)
+    limit = refusal.limit and msgspec.to_builtins(refusal.limit)
+    return view_of(ExplainView, refusal, admitted=False, expected_wait_ms=wait_ms, limit=limit)

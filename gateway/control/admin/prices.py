@@ -16,7 +16,7 @@ from fairlane.gateway.control.admin.call import NOT_CACHED, Call, retried
 from fairlane.gateway.control.admin.inputs import ChargebackQuery, PricesBody
 from fairlane.gateway.control.admin.operation import JSON, Operations
 from fairlane.gateway.control.admin.usage import CSV
-from fairlane.gateway.control.admin.views import ChargebackLine, ChargebackView, PricesView, prices_view, usage_line
+from fairlane.gateway.control.admin.views import ChargebackLine, ChargebackView, PricesView, PriceView, usage_line
 from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import UsageReport, UsageSums
@@ -25,15 +25,7 @@ from fairlane.store.errors import StoreUnavailable
 
 # Ledgers that are read concurrently.
 TENANTS_AT_ONCE = 32
-_FIGURES = (
-    "requests",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "cost",
-    "gpu_seconds",
-    "kv_block_seconds",
-)
+_FIGURES = tuple(usage_line(UsageSums(), {}))
 
 operations = Operations()
 
@@ -65,7 +57,8 @@ async def replace_prices(call: Call, body: PricesBody) -> PricesView:
 
 def _shown(call: Call, prices: PriceList) -> PricesView:
     call.tag(prices.version)
-    return prices_view(prices, call.parts.currency)
+    rows = cast(list[PriceView], prices.as_rows())
+    return {"currency": call.parts.currency, "prices": rows, "version": prices.version}
 
 
 @operations.add("GET /chargeback", media=(JSON, CSV))

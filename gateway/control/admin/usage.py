@@ -16,7 +16,7 @@ from fairlane.common.views import view_of
 from fairlane.gateway.control.admin.call import NOT_CACHED, Call
 from fairlane.gateway.control.admin.inputs import AuditQuery, LedgerQuery, OfIncarnation, UsageQuery
 from fairlane.gateway.control.admin.operation import Operations
-from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, page, usage_view
+from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, page, usage_line
 from fairlane.quotas import field_checks, keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import LedgerEntry
@@ -40,8 +40,14 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")
     report = await call.parts.ledger.usage(root, account, first, last, groups)
-    reaches_back = await call.parts.ledger.reaches_back(root, account)
-    return usage_view(report, call.parts.currency, reaches_back, account, accounts)
+    return {
+        "data": [usage_line(row.usage, row.group) for row in report.rows],
+        "total": usage_line(report.total, {}),
+        "currency": call.parts.currency,
+        "entries_from": await call.parts.ledger.reaches_back(root, account),
+        "incarnation": keyspace.incarnation_of(account),
+        "earlier": [keyspace.incarnation_of(each) for each in accounts if each != account],
+    }
 
 
 async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:

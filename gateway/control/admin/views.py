@@ -8,10 +8,8 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 from fairlane.common.views import about, view_of
 from fairlane.gateway.batches.batch_records import StandingBatch
 from fairlane.gateway.control.admin.worker_costs import WorkerCosts, worker_costs
-from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
-from fairlane.quotas.ledger import UsageReport, UsageSums
-from fairlane.quotas.prices import PriceList
+from fairlane.quotas.ledger import UsageSums
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
@@ -349,25 +347,6 @@ def key_view(key: ApiKey) -> KeyView:
     """Return a key in the API's shape."""
     scopes = view_of(ScopesView, key.scopes)
     return view_of(KeyView, key, limits=key.limits.as_dict(), scopes=scopes, via=key.via or None)
-
-
-def usage_view(
-    report: UsageReport, currency: str, entries_from: float | None, account: str, accounts: Sequence[str]
-) -> UsageView:
-    """Return a ledger report with the values of each group. `accounts`: all accounts of the tenant's id."""
-    return {
-        "data": [usage_line(row.usage, row.group) for row in report.rows],
-        "total": usage_line(report.total, {}),
-        "currency": currency,
-        "entries_from": entries_from,
-        "incarnation": keyspace.incarnation_of(account),
-        "earlier": [keyspace.incarnation_of(each) for each in accounts if each != account],
-    }
-
-
-def prices_view(prices: PriceList, currency: str) -> PricesView:
-    """Return the price list in the API's shape."""
-    return {"currency": currency, "prices": cast(list[PriceView], prices.as_rows()), "version": prices.version}
 
 
 def worker_view(status: WorkerStatus) -> WorkerView:

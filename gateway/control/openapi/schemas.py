@@ -10,6 +10,9 @@ from fairlane.gateway.control.admin.views import LimitBlockView
 FinishReason = Literal["stop", "length"]
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 Tier = Literal["priority", "flex", "default"]
+_FINISH = about(
+    "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
+)
 
 
 class CachedTokens(TypedDict):
@@ -123,12 +126,7 @@ class ChatChoice(TypedDict):
     index: Annotated[int, about("Index of the choice")]
     message: Annotated[AssistantMessage, about("The model's answer")]
     logprobs: Annotated[ChatLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")]
-    finish_reason: Annotated[
-        ChatFinishReason,
-        about(
-            "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
-        ),
-    ]
+    finish_reason: Annotated[ChatFinishReason, _FINISH]
 
 
 class ChatDelta(TypedDict, total=False):
@@ -147,108 +145,70 @@ class ChatChunkChoice(TypedDict):
     index: Annotated[int, about("Index of the choice")]
     delta: Annotated[ChatDelta, about("The added part")]
     logprobs: Annotated[ChatLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")]
-    finish_reason: Annotated[
-        ChatFinishReason | None,
-        about(
-            "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
-        ),
+    finish_reason: Annotated[ChatFinishReason | None, _FINISH]
+
+
+class _Generated(TypedDict):
+    id: Annotated[str, about("Identifier")]
+    created: Annotated[int, about("Unix seconds")]
+    model: Annotated[str, about("The model's name")]
+    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
+    system_fingerprint: Annotated[
+        str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
     ]
+    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
-class ChatCompletionChunk(TypedDict):
+class ChatCompletionChunk(_Generated):
     """One event of a streamed chat completion; with `stream_options.include_usage` the last one has no choice."""
 
-    id: Annotated[str, about("Identifier")]
     object: Annotated[Literal["chat.completion.chunk"], about("Type of this object")]
-    created: Annotated[int, about("Unix seconds")]
-    model: Annotated[str, about("The model's name")]
-    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
-    system_fingerprint: Annotated[
-        str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
-    ]
     choices: Annotated[list[ChatChunkChoice], about("`n` choices for each prompt, by index")]
     usage: NotRequired[Annotated[Usage | None, about("Charged tokens")]]
-    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
-class ChatCompletion(TypedDict):
+class ChatCompletion(_Generated):
     """A chat completion."""
 
-    id: Annotated[str, about("Identifier")]
     object: Annotated[Literal["chat.completion"], about("Type of this object")]
-    created: Annotated[int, about("Unix seconds")]
-    model: Annotated[str, about("The model's name")]
-    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
-    system_fingerprint: Annotated[
-        str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
-    ]
     choices: Annotated[list[ChatChoice], about("`n` choices for each prompt, by index")]
     usage: Annotated[Usage, about("Charged tokens")]
-    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
-class CompletionChoice(TypedDict):
+class _Choice(TypedDict):
+    index: Annotated[int, about("Index of the choice")]
+    text: Annotated[str, about("The text")]
+    logprobs: Annotated[
+        CompletionLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")
+    ]
+
+
+class CompletionChoice(_Choice):
     """One choice of a plain completion."""
 
-    index: Annotated[int, about("Index of the choice")]
-    text: Annotated[str, about("The text")]
-    logprobs: Annotated[
-        CompletionLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")
-    ]
-    finish_reason: Annotated[
-        FinishReason,
-        about(
-            "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
-        ),
-    ]
+    finish_reason: Annotated[FinishReason, _FINISH]
 
 
-class CompletionChunkChoice(TypedDict):
+class CompletionChunkChoice(_Choice):
     """The part of a plain completion's choice that a chunk adds."""
 
-    index: Annotated[int, about("Index of the choice")]
-    text: Annotated[str, about("The text")]
-    logprobs: Annotated[
-        CompletionLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")
-    ]
-    finish_reason: Annotated[
-        FinishReason | None,
-        about(
-            "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
-        ),
-    ]
+    finish_reason: Annotated[FinishReason | None, _FINISH]
 
 
-class CompletionChunk(TypedDict):
+class CompletionChunk(_Generated):
     """One event of a streamed completion; with `stream_options.include_usage` the last one has no choice."""
 
-    id: Annotated[str, about("Identifier")]
     object: Annotated[Literal["text_completion"], about("Type of this object")]
-    created: Annotated[int, about("Unix seconds")]
-    model: Annotated[str, about("The model's name")]
-    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
-    system_fingerprint: Annotated[
-        str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
-    ]
     choices: Annotated[list[CompletionChunkChoice], about("`n` choices for each prompt, by index")]
     usage: NotRequired[Annotated[Usage | None, about("Charged tokens")]]
-    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
-class Completion(TypedDict):
+class Completion(_Generated):
     """A plain completion."""
 
-    id: Annotated[str, about("Identifier")]
     object: Annotated[Literal["text_completion"], about("Type of this object")]
-    created: Annotated[int, about("Unix seconds")]
-    model: Annotated[str, about("The model's name")]
-    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
-    system_fingerprint: Annotated[
-        str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
-    ]
     choices: Annotated[list[CompletionChoice], about("`n` choices for each prompt, by index")]
     usage: Annotated[Usage, about("Charged tokens")]
-    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
 
 
 class Embedding(TypedDict):

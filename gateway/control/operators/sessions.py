@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from fairlane.gateway.control.operators.admin_key import AdminKeys
@@ -22,7 +24,7 @@ LASTS_S = 8 * 3_600
 SESSIONS_OF_AN_OPERATOR = 32
 SIGN_INS_A_MINUTE = 30
 # A header that a form of another site cannot send.
-CSRF_HEADER = b"x-fairlane-csrf"
+CSRF_HEADER = "x-fairlane-csrf"
 _STORED_AT = "fl:session:"
 _KEPT_AT = "fl:sessions:"
 _COUNTED_AT = "fl:sign-ins:"
@@ -145,12 +147,12 @@ def _digest(name: str) -> str:
 
 def session_of(scope: Scope) -> str | None:
     """Return the session id in a request's cookie, if any."""
-    return _cookie(scope, _cookie_name(scope))
+    return HTTPConnection(scope).cookies.get(_cookie_name(scope)) or None
 
 
 def cookie_of(scope: Scope) -> str | None:
     """Return the cookie of a sign-in in progress at an identity provider, if any."""
-    return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
+    return HTTPConnection(scope).cookies.get(_cookie_name(scope) + _SIGN_IN) or None
 
 
 def sign_in_cookie(scope: Scope, kept: str | None) -> str:
@@ -160,16 +162,6 @@ def sign_in_cookie(scope: Scope, kept: str | None) -> str:
     lasts_s = 0 if kept is None else SIGN_IN_S
     name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
     return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
-
-
-def _cookie(scope: Scope, wanted_name: str) -> str | None:
-    wanted = f"{wanted_name}="
-    for name, value in scope["headers"]:
-        if name == b"cookie":
-            for pair in value.decode("latin-1").split(";"):
-                if pair.strip().startswith(wanted):
-                    return str(pair.strip().removeprefix(wanted)) or None
-    return None
 
 
 def cookie(scope: Scope, session: str | None) -> str:
@@ -185,13 +177,11 @@ def check_origin(scope: Scope) -> None:
     Raises ApiError `origin_not_allowed`."""
     if scope["method"] in _SAFE:
         return
-    given: dict[bytes, list[bytes]] = {}
-    for name, value in scope["headers"]:
-        given.setdefault(name, []).append(value)
-    host = given.get(b"host", [b""])[0]
-    schemes = (b"https",) if _is_secure(scope) else (b"http", b"https")  # an untrusted proxy may terminate TLS
-    is_own = given.get(b"origin") in [[scheme + b"://" + host] for scheme in schemes]
-    if not (host and is_own and any(given.get(CSRF_HEADER, ()))):
+    headers = Headers(scope=scope)
+    host = headers.get("host", "")
+    schemes = ("https",) if _is_secure(scope) else ("http", "https")  # an untrusted proxy may terminate TLS
+    is_own = headers.getlist("origin") in [[f"{scheme}://{host}"] for scheme in schemes]
+    if not (host and is_own and any(headers.getlist(CSRF_HEADER))):
         raise ApiError("Only the console's own page may do that with a session.", "origin_not_allowed")
 
 
