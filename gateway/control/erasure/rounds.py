@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from fairlane.gateway.control.erasure.steps import ErasureSteps, PassResult
+from fairlane.gateway.control.erasure.steps import ErasurePass, ErasureSteps
 from fairlane.quotas.erasure.listed import SETTLED_S, DeletedTenant, ErasureList
 from fairlane.store.errors import STORE_ERRORS, is_rewriting
 
@@ -27,14 +27,6 @@ class Erased:
     counts: Counter[str]
     # False: later passes, which need no further call, erase the rest.
     is_complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    gone: DeletedTenant
-    result: PassResult
-    # By the store's clock.
-    began_ms: int
 
 
 class Erasure:
@@ -65,7 +57,7 @@ class Erasure:
             self._woken.clear()
 
     async def round(self) -> None:
-        roots, passed = await self._listed.roots(), list[_Passed]()
+        roots, passed = await self._listed.roots(), list[ErasurePass]()
         for root in roots:
             if not await self._listed.is_led_by(self._gateway_id):
                 break
@@ -85,27 +77,26 @@ class Erasure:
     async def erase(self, due: Sequence[DeletedTenant]) -> Erased:
         return await self._list_next(await self._pass_over(due))
 
-    async def _pass_over(self, due: Sequence[DeletedTenant]) -> list[_Passed]:
+    async def _pass_over(self, due: Sequence[DeletedTenant]) -> list[ErasurePass]:
         now_ms = await self._listed.now_ms()
-        return [_Passed(gone, await self._steps.run(gone, now_ms), now_ms) for gone in due]
+        return [await self._steps.run(gone, now_ms) for gone in due]
 
-    async def _list_next(self, passed: Sequence[_Passed]) -> Erased:
+    async def _list_next(self, passed: Sequence[ErasurePass]) -> Erased:
         """Schedule the next passes after one rewrite for all tenants; a store runs one rewrite at a time.
 
         If the rewrite could not start, all passes are repeated."""
         counts, is_complete, is_rewritten = Counter[str](), True, await self._rewrite()
         for each in passed:
-            gone, result = each.gone, each.result
-            counts.update(result.erased)
-            _log(gone, result)
-            is_last = result.is_whole and is_rewritten and gone.is_settled(each.began_ms)
+            counts.update(each.erased)
+            _log(each)
+            is_last = each.is_whole and is_rewritten and each.is_settled
             is_complete = is_complete and is_last
-            if not (result.is_whole and is_rewritten):
-                await self._listed.postpone(gone, each.began_ms + round(AGAIN_S * 1e3))
+            if not (each.is_whole and is_rewritten):
+                await self._listed.postpone(each.gone, each.began_ms + round(AGAIN_S * 1e3))
             elif is_last:
-                await self._listed.remove(gone)
+                await self._listed.remove(each.gone)
             else:
-                await self._listed.postpone(gone, gone.deleted_ms + round(SETTLED_S * 1e3))
+                await self._listed.postpone(each.gone, each.gone.deleted_ms + round(SETTLED_S * 1e3))
         return Erased(counts, is_complete)
 
     async def _rewrite(self) -> bool:
@@ -124,7 +115,7 @@ class Erasure:
         return True
 
 
-def _log(gone: DeletedTenant, result: PassResult) -> None:
-    counted = " ".join(f"{name}={count}" for name, count in result.erased.items() if count)
-    counts = result.open_batches, result.failures, counted or "nothing"
-    log.info("erased tenant=%s open_batches=%d failures=%d %s", gone.id, *counts)
+def _log(done: ErasurePass) -> None:
+    counted = " ".join(f"{name}={count}" for name, count in done.erased.items() if count)
+    counts = done.open_batches, done.failures, counted or "nothing"
+    log.info("erased tenant=%s open_batches=%d failures=%d %s", done.gone.id, *counts)

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
@@ -26,17 +26,42 @@ log = logging.getLogger(__name__)
 EVENTS_KEPT_MS = 300_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassResult:
-    """The result of one pass."""
+@dataclass(slots=True)
+class ErasurePass:
+    """One pass over a tenant, and its result."""
 
-    erased: Counter[str]
+    gone: DeletedTenant
+    # By the store's clock.
+    began_ms: int
+    # Erased objects by kind.
+    erased: Counter[str] = field(default_factory=Counter)
+    # Batches that are being cancelled; a later pass erases them.
     open_batches: int = 0
+    # Steps that failed in the store or the storage; a later pass repeats them.
     failures: int = 0
 
     @property
     def is_whole(self) -> bool:
         return not (self.open_batches or self.failures)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.gone.is_settled(self.began_ms)
+
+    async def make(self, name: str, step: Awaitable[int | tuple[int, int]]) -> int | None:
+        """Run a step and count what it erased. Return what is left, 0 if nothing, or None if the step failed."""
+        try:
+            erased = await step
+        except (*STORE_ERRORS, OSError) as error:
+            log.info("erasure step failed and will be repeated: step=%s error=%s", name, type(error).__name__)
+        except Exception:  # a defect in one step must not stop the other steps or tenants
+            log.exception("erasure step failed: step=%s", name)
+        else:
+            count, left = erased if isinstance(erased, tuple) else (erased, 0)
+            self.erased[name] += count
+            return left
+        self.failures += 1
+        return None
 
 
 class ErasureSteps:
@@ -61,47 +86,27 @@ class ErasureSteps:
         self._workers = workers
         self._queues = queues
 
-    async def run(self, gone: DeletedTenant, now_ms: int) -> PassResult:
-        is_settled, done = gone.is_settled(now_ms), _Pass()
-        open_batches = await done.make("batches", self._batches.batches(gone, is_settled=is_settled))
+    async def run(self, gone: DeletedTenant, now_ms: int) -> ErasurePass:
+        done = ErasurePass(gone, now_ms)
+        open_batches = await done.make("batches", self._batches.batches(gone, is_settled=done.is_settled))
+        done.open_batches = open_batches or 0
         if open_batches == 0:  # open batches still read and write files
             await done.make("files", self._batches.files(gone))
         await done.make("keys", self._budgets.erase_keys(gone))
         await done.make("responses", self._budgets.erase_responses(gone))
         await done.make("workers_told", self._workers.forget_prompts(gone.id, gone.created_s, gone.share_group))
-        await done.make("jobs", self._jobs(gone, now_ms if is_settled else 0))
+        await done.make("jobs", self._jobs(gone, now_ms if done.is_settled else 0))
         await done.make("request_records", self._records.erase(gone.account))
         await done.make("figures", self._fleet_metrics.erase(gone.id, gone.created_s, gone.deleted_ms / 1e3))
         if gone.with_ledger:
             await done.make("ledger_entries", self._ledger.erase_entries(gone))
             await done.make("audit_entries", self._ledger.redact_audit(gone))
-            if is_settled and not (open_batches or done.failures):
+            if done.is_settled and done.is_whole:
                 await done.make("limits", self._ledger.erase_figures(gone))
                 await done.make("ids", self._ledger.forget(gone))
-        return PassResult(erased=done.erased, open_batches=open_batches or 0, failures=done.failures)
+        return done
 
     async def _jobs(self, gone: DeletedTenant, settled_ms: int) -> int:
         events_until_ms = settled_ms and settled_ms - EVENTS_KEPT_MS
         queues = list(self._queues())
         return sum([await queue.erase(gone.id, gone.deleted_ms, events_until_ms=events_until_ms) for queue in queues])
-
-
-class _Pass:
-    def __init__(self) -> None:
-        self.erased = Counter[str]()
-        self.failures = 0
-
-    async def make(self, name: str, step: Awaitable[int | tuple[int, int]]) -> int | None:
-        """Run a step and count what it erased. Return what is left, 0 if nothing, or None if the step failed."""
-        try:
-            erased = await step
-        except (*STORE_ERRORS, OSError) as error:
-            log.info("erasure step failed and will be repeated: step=%s error=%s", name, type(error).__name__)
-        except Exception:  # a defect in one step must not stop the other steps or tenants
-            log.exception("erasure step failed: step=%s", name)
-        else:
-            count, left = erased if isinstance(erased, tuple) else (erased, 0)
-            self.erased[name] += count
-            return left
-        self.failures += 1
-        return None
