@@ -25,6 +25,7 @@ from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling
 from fairlane.scheduler.queue.registry import card_sha256, queue_name
 from fairlane.worker.__main__ import main
 from fairlane.worker.model.files import ModelFiles, fingerprint, model_card, weights_digest
+from tests.support.store.crash import crash
 from tests.support.worker.fleet import Fleet, Process
 from tests.support.worker.listener import Listener, listening
 from tests.support.worker.tiny_model import write_tiny_model
@@ -137,8 +138,7 @@ async def test_a_store_that_restarts_in_mid_stream_loses_nothing(fleet: Fleet) -
         expected = await uninterrupted(listener, fleet)
         await put(listener, "cut", tokens=50)
         before = said_of_the_store(fleet)
-        fleet.store.process.kill()
-        fleet.store.process.wait()
+        crash(fleet.store)
         fleet.store.start()
         await listener.ended("cut")
         assert listener.tokens["cut", 0] == expected

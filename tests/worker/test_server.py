@@ -12,6 +12,7 @@ from fairlane.scheduler.protocol.messages import Outcome, Paused
 from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
 from tests.support.scheduler.queues import PLENTY
+from tests.support.store.crash import crash
 from tests.support.worker.listener import Listener
 from tests.support.worker.scripted import ScriptedRunner, job
 from tests.support.worker.serving import CARD, LIMIT_S, Worker, gateway, working
@@ -411,8 +412,7 @@ async def test_a_store_that_goes_and_comes_back_loses_no_token(tmp_path: Path) -
     try:
         async with gateway(store.url) as listener, working(store.url, runner=ScriptedRunner(gated=True)) as worker:
             await begun(listener, worker, 5, max_tokens=30)
-            store.process.kill()
-            store.process.wait()
+            crash(store)
             worker.runner.allow(10)  # tokens that only the worker knows of
             store.start()
             worker.runner.open()
