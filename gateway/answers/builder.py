@@ -34,7 +34,6 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
     def as_json(self) -> Json:
-        """Return OpenAI's `usage` object."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -105,7 +104,6 @@ class AnswerBuilder(ABC):
         return (self._out.started and not frames) or self._out.put(frames)
 
     async def catch_up(self) -> None:
-        """Wait until everything was sent."""
         if self._out is not None:
             await self._out.catch_up()
 
@@ -114,7 +112,6 @@ class AnswerBuilder(ABC):
         return self.id
 
     def usage(self) -> Usage:
-        """Return the tokens that the request is charged for."""
         prompt, completion, cached = 0, 0, 0
         for job in self.jobs:
             prompt += job.prompt_tokens
@@ -124,7 +121,6 @@ class AnswerBuilder(ABC):
         return Usage(prompt, completion, cached)
 
     def fault(self, body: Json) -> bytes:
-        """Return the last frame of a stream that failed. `body`: the error response's body."""
         return sse.data(body)
 
     @abstractmethod
@@ -137,7 +133,7 @@ class AnswerBuilder(ABC):
 
     @property
     def is_large(self) -> bool:
-        """Whether the response takes so long to build that it must be built outside the event loop."""
+        """True if the response takes so long to build that it must be built outside the event loop."""
         parts_of_a_token = 1 + (self._request.logprobs or 0)
         parts = 0
         for choice in self._choices.values():
@@ -176,13 +172,11 @@ class AnswerBuilder(ABC):
                 choice.stopped_by = chunk.stopped_by or choice.stopped_by
 
     def _reader(self) -> OutputReader | None:
-        """Return a reader for the output of a choice; None if all of it is content."""
         message = self.jobs[0].message
         prompt = () if message is None else message.prompt
         return self._model.text.output_reader(prompt, self._request.offered_tools)
 
     def _limited(self, index: int, finish_reason: str | None) -> Json:
-        """Return the response's field with the limit that cut a choice short, if any."""
         jobs = self.jobs if finish_reason == "length" else ()
         for job in jobs:
             if job.first_choice <= index < job.first_choice + len(job.choices) and job.limited_by is not None:

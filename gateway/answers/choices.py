@@ -46,7 +46,6 @@ class ChoicesAnswer(AnswerBuilder):
         """Return the text and finish reason of a whole choice."""
 
     def _echo(self, index: int) -> str:
-        """Return the text that a choice begins with before the model's output."""
         return ""
 
     @abstractmethod
@@ -58,7 +57,6 @@ class ChoicesAnswer(AnswerBuilder):
         return f"{self.ID_PREFIX}{self.jobs[0].id}"
 
     def ending(self) -> bytes:
-        """Return the usage, if `stream_options.include_usage` asked for it, and `[DONE]`."""
         if not self._request.include_usage:
             return sse.DONE
         return sse.data(self._chunk([]) | {"usage": self.usage().as_json()}) + sse.DONE
@@ -91,7 +89,6 @@ class ChoicesAnswer(AnswerBuilder):
         return [sse.data(self._chunk([update]) | self._limited(chunk.index, chunk.finish_reason))]
 
     def _logprobs_of(self, chunk: TextChunk, choice: AnswerChoice) -> Json | None:
-        """Return the log-probabilities of a chunk's tokens, if the request asked for them."""
         if self._request.logprobs is None or not chunk.token_ids:
             return None
         logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)

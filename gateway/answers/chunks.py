@@ -55,7 +55,7 @@ class ChunkConsumer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAliveSchedule:
-    """When to send keep-alives or progress to a waiting client; whole responses get neither."""
+    """The times of keep-alives or progress for a waiting client; whole responses get neither."""
 
     # Since arrival: when the response headers are sent at the latest.
     first_s: float = math.inf

@@ -29,17 +29,14 @@ class BlockFrames:
     """The blocks of one stream, as frames."""
 
     def __init__(self, display: Display) -> None:
-        """`display`: how thinking is shown."""
         self._display = display
         # The type of the open block: `thinking`, `text` or `tool_use`.
         self._open: str | None = None
-        # Index of the last block.
         self._index = -1
         # The part before the text in frames of the open block.
         self._text_head = b""
 
     def frames(self, delta: OutputDelta) -> list[bytes]:
-        """Return the frames of one delta."""
         frames: list[bytes] = []
         if delta.continued is not None:
             frames += self._arguments(delta.continued.arguments)
@@ -57,11 +54,9 @@ class BlockFrames:
         return frames
 
     def _arguments(self, text: str) -> tuple[bytes, ...]:
-        """Return a frame with more arguments of the open call; nothing for an empty text."""
         return (self._head("input_json_delta", "partial_json"), _encode(text), _TAIL) if text else ()
 
     def close(self) -> list[bytes]:
-        """Return the end of the open block, if any."""
         if self._open is None:
             return []
         frames = []
@@ -71,7 +66,6 @@ class BlockFrames:
         return [*frames, sse.event("content_block_stop", {"type": "content_block_stop", "index": self._index})]
 
     def _thinking(self, text: str) -> list[bytes]:
-        """Return the frames of thinking; pings if it is not shown."""
         if self._display == "hidden":
             return [_PING]
         frames = []
@@ -110,7 +104,6 @@ class MessagesAnswer(AnswerBuilder):
         return error_frame(body)
 
     def ending(self) -> bytes:
-        """Return the stop reason and usage, and the end of the stream."""
         delta = {"type": "message_delta", **self._ended, "usage": self._usage()}
         return sse.event("message_delta", delta) + sse.event("message_stop", {"type": "message_stop"})
 
@@ -180,5 +173,4 @@ class MessagesAnswer(AnswerBuilder):
 
 
 def _call_id(call_id: str) -> str:
-    """Return a call's id in Anthropic's form."""
     return "toolu_" + call_id.removeprefix("call_")

@@ -19,11 +19,9 @@ from fairlane.gateway.http.json_reader import read_text
 class OpenItem(ABC):
     """One item. Its events are not numbered yet."""
 
-    # Prefix of the item's id.
     PREFIX: ClassVar[str]
 
     def __init__(self, index: int) -> None:
-        """`index`: the item's index in the response."""
         self._id = new_id(self.PREFIX)
         self._index = index
         self._said: list[str] = []
@@ -37,11 +35,9 @@ class OpenItem(ABC):
         """Return the item in its current state."""
 
     def opening(self) -> Iterator[Json]:
-        """Yield the events that open the item."""
         yield self._of_item("added", "in_progress")
 
     def closing(self, status: Status) -> Iterator[Json]:
-        """Yield the events that close the item."""
         yield self._of_item("done", status)
 
     def _of_item(self, step: str, status: Status) -> Json:
@@ -71,7 +67,6 @@ class TextItem(OpenItem):
         yield from super().closing(status)
 
     def _text_fields(self) -> Json:
-        """Return additional fields of the text's last event."""
         return {}
 
     def _parts(self, status: Status) -> list[Json]:
@@ -88,7 +83,6 @@ class ReasoningOutput(TextItem):
         return {"type": "reasoning", "id": self._id, "summary": [], "content": parts, "status": status}
 
     def more(self, text: str) -> Iterator[Json]:
-        """Append reasoning and yield its events."""
         self._said.append(text)
         yield self._event("reasoning_text.delta", content_index=0, delta=text)
 
@@ -110,7 +104,6 @@ class MessageOutput(TextItem):
         return {"type": "message", "id": self._id, "role": "assistant", "content": parts, "status": status}
 
     def more(self, text: str, logprobs: list[Json]) -> Iterator[Json]:
-        """Append text and yield its events."""
         self._said.append(text)
         self.logprobs += logprobs
         yield self._event("output_text.delta", content_index=0, delta=text, logprobs=logprobs)
@@ -137,7 +130,6 @@ class FunctionCall(OpenItem):
         return {**item, **self._namespace, "arguments": self.text, "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
-        """Append arguments and yield their events."""
         if arguments:
             self._said.append(arguments)
             yield self._event("function_call_arguments.delta", delta=arguments)
@@ -185,13 +177,10 @@ class OutputItems:
         self._blank = ""
         # Log-probabilities of tokens whose text is still held back.
         self._logprobs: list[Json] = []
-        # The complete items.
         self.items: list[Json] = []
-        # Tokens produced during reasoning.
         self.reasoning_tokens = 0
 
     def feed(self, deltas: Sequence[OutputDelta], logprobs: list[Json], tokens: int) -> Iterator[Json]:
-        """Yield the events of new output that took this many tokens."""
         self._logprobs += logprobs
         for delta in deltas:
             yield from self._read(delta)

@@ -36,7 +36,6 @@ class ResponseAnswer(AnswerBuilder):
         self._sequence = 0
 
     def ended(self) -> Json:
-        """End the output and return the whole response."""
         if self._ended is None:
             is_cut = self._finish == "length"
             self._closing = list(self._output.close("incomplete" if is_cut else "completed"))
@@ -44,7 +43,6 @@ class ResponseAnswer(AnswerBuilder):
         return self._ended
 
     def mark_unstored(self) -> None:
-        """Mark the response as not stored, after storing it failed."""
         self._stored = False
         self.ended()["store"] = False
 
@@ -52,7 +50,6 @@ class ResponseAnswer(AnswerBuilder):
         return self.ended()
 
     def ending(self) -> bytes:
-        """Return the remaining events and the whole response."""
         response = self.ended()
         events = [*self._closing, {"type": f"response.{response['status']}", "response": response}]
         return b"".join([*self._opening(), *map(self._event, events)])
@@ -86,7 +83,6 @@ class ResponseAnswer(AnswerBuilder):
                     pass  # only the items are needed
 
     def _opening(self) -> list[bytes]:
-        """Return the first events of a stream, once."""
         if self._sequence:
             return []
         response = self._object("in_progress")

@@ -22,7 +22,7 @@ class TemplateRefusal(Exception):
 
 
 class _Raised(Exception):
-    """An error that a template raises with `raise_exception`."""
+    pass
 
 
 def _raise_exception(message: object) -> None:
@@ -53,9 +53,7 @@ class ChatTemplate:
             parsed = environment.parse(source)
             self._literals = _literals(parsed)
             read = meta.find_undeclared_variables(parsed)
-            # The template shows tools to the model.
             self.reads_tools = "tools" in read
-            # The template shows the reasoning effort to the model.
             self.reads_effort = "reasoning_effort" in read
             self._template = environment.from_string(source)
             self._template.globals = dict(self._template.globals)  # jinja2 uses a ChainMap, which is slow to copy

@@ -60,7 +60,6 @@ class ControlTokens:
         return self._unforged(found, ids) if _FORGED in ids else ids
 
     def _unforged(self, found: list[int], ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Replace each forged control token by the tokens of its single letters."""
         spelled = [self._letters(token) if real == _FORGED else (real,) for token, real in zip(found, ids, strict=True)]
         return tuple(chain.from_iterable(spelled))
 

@@ -27,8 +27,6 @@ _ID_LETTERS = string.ascii_letters + string.digits
 
 
 class _Form(NamedTuple):
-    """The variants among templates."""
-
     arguments_as_text: bool
     # The content of a turn that holds only calls.
     empty_content: str | None

@@ -47,7 +47,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, functions: Mapping[str, Callable[..., Value]]) -> None:
-        """`functions`: callable by the template in addition to `dict`, `namespace` and `range`."""
         extensions = [_Generation, loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=as_text)
         self.code_generator_class = _CodeGenerator
@@ -56,7 +55,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        """Join the template's output."""
         return _joined("", parts)
 
     def call(self, context: Context, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
@@ -73,7 +71,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         raise SecurityError("not callable from a template")
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
-        """Apply an operator. Raises SecurityError if it would produce too much."""
         _check_operator(operator, left, right)
         return taint.operate(operator, left, right, self.binop_table[operator])
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinMethodType, NoneType
 from typing import Any, SupportsIndex
 
-# A value in a template.
 Value = Any
 
 # The origin of each character in a taint: the template or the caller.
@@ -172,7 +171,6 @@ def _taint_of(text: str) -> str:
 
 
 def _formatted(form: str, right: object) -> str:
-    """Return `form % right` for the directives that templates may use."""
     values = iter(right if isinstance(right, tuple) else (right,))
     parts, end = [], 0
     for verb in _VERB.finditer(form):

@@ -22,7 +22,6 @@ from fairlane.gateway.model_text.vocabulary import Vocabulary
 from fairlane.scheduler.protocol.messages import ModelCard
 
 _TAIL_TOKENS = 64
-# Efforts that clients send by default.
 _USUAL_EFFORTS = ("none", "medium")
 
 
@@ -59,7 +58,6 @@ class StopMatcher:
         return seen[:free]
 
     def release(self) -> str:
-        """Return the text that is still held back, at the end of the input."""
         held, self._held = self._held, ""
         return held
 
@@ -187,13 +185,11 @@ class TextModel:
         return tuple(encoding.ids)
 
     def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
-        """Return a reader for the output of one choice, if these tools may be called; None if all of it is content."""
         if not self.output_format.needs_reader(tools):
             return None
         return self.output_format.reader(self.tail(prompt), tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, without special tokens."""
         stream = TokenStream(self)
         return stream.push(token_ids).text + stream.flush().text
 
@@ -207,7 +203,6 @@ class TextModel:
         return b"".join(spelled).decode("utf-8", "replace")
 
     def token_text(self, token_id: int) -> str:
-        """Return one token as text; an incomplete character becomes U+FFFD, a special token its name."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -220,7 +215,6 @@ class TextModel:
 
     @cached_property
     def _marks(self) -> tuple[list[int], list[int]]:
-        """The tokens that the model expects before and after plain text."""
         plain = self._tokenizer.encode("a", add_special_tokens=False).ids
         marked = self._tokenizer.encode("a", add_special_tokens=True).ids
         start = next(index for index in range(len(marked)) if marked[index : index + len(plain)] == plain)
@@ -249,7 +243,6 @@ def _tokenizer(card: ModelCard) -> Tokenizer:
 class TextPiece(msgspec.Struct, frozen=True):
     """The result of a push."""
 
-    # New text to send now.
     text: str
     # Charged tokens of the choice so far: all of them, or those up to the one that completed a stop string.
     counted: int
@@ -282,11 +275,9 @@ class TokenStream:
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that was completed, if any."""
         return None if self._stops is None else self._stops.stopped_by
 
     def push(self, token_ids: Sequence[int]) -> TextPiece:
-        """Return the text that the next tokens add; none after a stop."""
         stops = self._stops
         if stops is None:
             self._counted += len(token_ids)
@@ -301,7 +292,6 @@ class TokenStream:
         return TextPiece("".join(shown), self._counted, stops.stopped)
 
     def flush(self) -> TextPiece:
-        """Return the text that is still held back, at the end of the choice."""
         stops = self._stops
         if stops is not None and stops.stopped:
             return TextPiece("", self._counted, True)

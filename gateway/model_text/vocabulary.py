@@ -65,8 +65,6 @@ class Vocabulary:
         return pieces[token_id]
 
     def spell(self, token_ids: Sequence[int], *, first: bool) -> bytes | None:
-        """Return the bytes that tokens add to a text together; None if none of them adds any. `first`: as in
-        `piece`."""
         spelled, known = b"", self._first if first else self._later
         is_spelled = False
         for token_id in token_ids:
@@ -77,7 +75,6 @@ class Vocabulary:
         return spelled if is_spelled else None
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return one token as bytes: a special token's name, nothing for an unknown id."""
         if token_id in self._special:
             return self._special[token_id].encode("utf-8")
         return self.piece(token_id, first=False) or b""
@@ -142,7 +139,6 @@ def _longest_piece(document: Mapping[str, Any], mute: bytes) -> int | None:
 
 
 def _parts(component: object) -> list[Mapping[str, Any]]:
-    """Return a decoder or pre-tokenizer of the tokenizer's JSON, or the members of a sequence."""
     if not isinstance(component, dict):
         return []
     if component.get("type") != "Sequence":

@@ -55,7 +55,6 @@ class RedactedThinkingBlock(Fields):
 
 
 def _as_json(given: object) -> str:
-    """Convert a call's input to JSON."""
     if not isinstance(given, dict):
         raise PydanticCustomError("input", "must be an object")
     text = json_text(given)
@@ -97,7 +96,6 @@ class ToolResultBlock(Fields):
 
 
 def _tag(block: object) -> str | None:
-    """Return the tag of the union member that validates a block."""
     kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
     return f"<{kind}>" if isinstance(kind, str) else None
 

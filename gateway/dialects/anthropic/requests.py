@@ -34,7 +34,6 @@ from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import invalid
 
 Display = Literal["hidden", "omitted", "shown"]
-# The blocks that a message may hold, by role.
 _HOLDS: dict[str, tuple[type, ...]] = {
     "user": (TextBlock, ToolResultBlock),
     "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
@@ -43,8 +42,7 @@ _HOLDS: dict[str, tuple[type, ...]] = {
 _MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 _TIERS = {"standard_only": "default"}
 # Claude Code starts its system prompt with a billing block that differs with every request. It is removed, since
-# nothing
-# after a difference is found in the prefix cache.
+# nothing after a difference is found in the prefix cache.
 _ATTRIBUTION = "x-anthropic-billing-header:"
 
 
@@ -129,7 +127,6 @@ def _display(thinking: ThinkingBody | None) -> Display:
 
 
 def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
-    """Yield the turns of one message; each tool result in it is a turn of its own."""
     for place, block in enumerate(message.content):
         if not isinstance(block, _HOLDS[message.role]):
             param = f"messages.[{index}].content.[{place}]"
@@ -152,7 +149,6 @@ def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
 
 
 def _said(blocks: Sequence[Block]) -> Turn:
-    """Return an assistant turn with its text, thinking and calls."""
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
     calls = tuple(

@@ -49,9 +49,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     grammar: str = ""
     fault: str = ""
-    # Memory of the compiled grammar.
     compiled_bytes: int = 0
-    # CPU time of the check.
     spent_s: float = 0.0
 
 
@@ -68,8 +66,6 @@ class _Heap(ctypes.Structure):
 
 
 def _heap_reader() -> Callable[[], int]:
-    """Return a function that reads the bytes that this process has allocated; it returns 0 without support by the C
-    library."""
     read = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if read is None:
         return lambda: 0
@@ -109,7 +105,6 @@ class Check:
         return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
 
     def _walk(self, start: LLMatcher) -> str:
-        """Return what fails within some tokens of a grammar, on a few random walks."""
         for way in range(WALKS):
             matcher, chooser, budget = start.deep_copy(), random.Random(way), MaskBudget()
             for _ in range(WALK_TOKENS):
@@ -130,7 +125,6 @@ class Check:
 
 
 def _pick(bits: int, chooser: random.Random) -> int:
-    """Return the first allowed token from a random position on."""
     place = chooser.randrange(len(SampleVocabulary.tokens))
     later = bits >> place
     return place + _lowest(later) if later else _lowest(bits)

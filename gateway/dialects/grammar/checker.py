@@ -96,7 +96,6 @@ class GrammarChecker:
             self._lending.give_back(loan)
 
     def _note(self, tenant_id: str, spent_s: float) -> None:
-        """Record whether the last check of a tenant was slow."""
         self._slow_tenants.pop(tenant_id, None)
         if spent_s > SLOW_S:
             self._slow_tenants[tenant_id] = None
@@ -105,13 +104,10 @@ class GrammarChecker:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the cached results."""
         return self._kept.bytes
 
 
 class _ResultCache:
-    """An LRU cache of results by digest, bounded in bytes and time."""
-
     def __init__(self, kept_s: float) -> None:
         self._kept_s = kept_s
         # With the event loop's time of the last use.
@@ -120,7 +116,6 @@ class _ResultCache:
         self.bytes = 0
 
     def find(self, structure: Structure) -> CheckResult | None:
-        """Return a cached result and update its last use."""
         name = _digest(structure)
         if name not in self._results:
             return None
@@ -175,8 +170,6 @@ def _size(found: CheckResult) -> int:
 
 
 class _Loan:
-    """One child, lent to one check."""
-
     def __init__(self, child: "_Child") -> None:
         self.child = child
         # Stops the check; None before it begins.
@@ -197,7 +190,6 @@ class _Lending:
         self._long: list[_Loan] = []
 
     async def borrow(self, *, is_slow: bool) -> _Loan:
-        """Wait for a child, which must be given back."""
         turn: asyncio.Future[_Loan] = asyncio.get_running_loop().create_future()
         (self._slow if is_slow else self._quick).append(turn)
         self._lend()
@@ -247,8 +239,6 @@ class _Lending:
 
 
 class _Child:
-    """One process, started when it is first needed."""
-
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 

@@ -23,15 +23,12 @@ _ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "
 _SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 # Keywords whose values are a schema, a list of schemas, and an object of schemas.
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-# References to follow in a chain.
 _MOST_STEPS = 8
 # Values of one property that can identify a branch.
 _MOST_LISTED = 32
-# Properties to try.
 _MOST_PROPERTIES = 4
 # Schemas that require more properties are not distinguished by them.
 _MOST_REQUIRED = 256
-# The schema that matches any value.
 _ANYTHING: Mapping[str, Any] = {}
 
 Value = tuple[str, object]
@@ -80,7 +77,6 @@ class _Unions:
         self._required: dict[int, frozenset[str]] = {}
 
     def exclude_each_other(self, branches: Iterable[object]) -> bool:
-        """Return whether no value can match two of the branches."""
         by_kind: dict[str, list[Mapping[str, Any]]] = {}
         for branch in branches:
             schema = self._target(branch)
@@ -89,7 +85,6 @@ class _Unions:
         return all(len(schemas) < 2 or self._are_distinct(kind, schemas) for kind, schemas in by_kind.items())
 
     def _are_distinct(self, kind: str, schemas: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether no value of this kind can match two of the schemas."""
         if _differ(map(_listed, schemas)):
             return True
         if kind != "object":
@@ -132,7 +127,6 @@ class _Unions:
 
 
 def _differ(listed: Iterable[frozenset[Value] | None]) -> bool:
-    """Return whether all value sets are known and disjoint."""
     seen: set[Value] = set()
     for values in listed:
         if values is None or not seen.isdisjoint(values):

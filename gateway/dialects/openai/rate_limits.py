@@ -15,7 +15,6 @@ def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
 DIMENSIONS = b"requests", b"tokens"
 # The headers of each dimension; they report its tightest limit.
 _NAMES = tuple(_names(dimension) for dimension in DIMENSIONS)
-# The dimension of each limit.
 _PLACES = {
     "requests_per_minute": 0,
     "tokens_per_minute": 1,

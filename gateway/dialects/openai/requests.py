@@ -61,7 +61,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     draw: Mapping[str, Any] = {}
     # Tokens that end a choice, in addition to the model's.
     stop_token_ids: tuple[int, ...] = ()
-    # The structure of each choice; None for any text.
     structure: Structure | None = None
     # Prompts are only found in the cache by requests with the same salt.
     cache_salt: str = ""
@@ -71,12 +70,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_conversation(self) -> bool:
-        """Whether the model answers as an assistant, with reasoning and calls if it has any."""
+        """True if the model answers as an assistant, with reasoning and calls if it has any."""
         return False
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """The tools that the model may call."""
         return ()
 
     def asks_for(self, field: str) -> bool:
@@ -104,7 +102,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    # The model's reasoning before the message.
     reasoning: str | None = None
 
     def __repr__(self) -> str:
@@ -153,7 +150,6 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     effort: Effort | None = None
-    # The field of a tool's schema.
     parameters_param: str = "tools.[{index}].function.parameters"
 
     @property
@@ -169,7 +165,6 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
 
     prompts: tuple[Prompt, ...]
-    # Each choice begins with its prompt.
     echo: bool = False
 
 
@@ -237,7 +232,6 @@ def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
-    """Return the common part of a request, after checking its fields against each other."""
     max_tokens = _max_tokens(body)
     min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:

@@ -120,7 +120,6 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     called_as: Mapping[str, CalledAs] = {}
     # The parameters that the response repeats.
     echo: Mapping[str, Any]
-    # Store the response for a while.
     store: bool = True
 
 
@@ -128,7 +127,6 @@ class KeptResponse(msgspec.Struct, frozen=True):
     """A stored response with its input: enough to show it and to continue from it."""
 
     response: Json
-    # The input of the response.
     items: list[Json]
 
     def __repr__(self) -> str:

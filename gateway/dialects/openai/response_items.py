@@ -20,7 +20,6 @@ Json = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete"]
 # The only argument of a custom tool, as the model sees it.
 INPUT = "input"
-# Types of text parts, and the field with their text.
 _TEXTS = {
     "input_text": "text",
     "output_text": "text",
@@ -48,7 +47,6 @@ def full_name(namespace: str | None, name: str) -> str:
 
 
 def _joined(content: object) -> object:
-    """Join text parts into one text."""
     return "\n".join(map(_part, content)) if isinstance(content, list) else content
 
 
@@ -84,11 +82,9 @@ class MessageItem(Fields):
     phase: Literal["commentary", "final_answer"] | None = None
 
     def turn(self) -> Turn:
-        """Return the item as a turn."""
         return Turn(role=self.role, content=self.content)
 
     def as_json(self) -> Json:
-        """Return the item as it is stored and listed."""
         part: Json = {"type": "input_text", "text": self.content}
         if self.role == "assistant":
             part = {"type": "output_text", "text": self.content, "annotations": []}
@@ -107,7 +103,6 @@ class ReasoningItem(Fields):
     status: Status | None = None
 
     def turn(self) -> Turn:
-        """Return the item as a turn without text."""
         return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
 
     def as_json(self) -> Json:
@@ -215,7 +210,6 @@ class Summary:
 
 
 PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem
-# An item as sent in a body.
 GivenItem = PlainItem | CompactionItem
 Item = PlainItem | Summary
 _KINDS: dict[str, type[GivenItem]] = {

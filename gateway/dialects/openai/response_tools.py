@@ -21,7 +21,6 @@ from fairlane.gateway.dialects.openai.tools import (
     Tool,
 )
 
-# The parameters of a tool that takes text, as the model sees them.
 _ONE_TEXT: Json = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
@@ -31,7 +30,7 @@ _ONE_TEXT: Json = {
 
 
 class CalledAs(msgspec.Struct, frozen=True):
-    """How a response presents a call of a tool that is not a plain function."""
+    """The presentation of a call of a tool that is not a plain function."""
 
     name: str
     namespace: str | None = None
@@ -51,7 +50,6 @@ class ResponseFunction(FunctionBody, _ToolOptions):
     output_schema: None = None
 
     def as_json(self) -> Json:
-        """Return the tool as a response repeats it."""
         document = {"type": self.type, "name": self.name, "description": self.description}
         return {**document, "parameters": self.parameters, "strict": bool(self.strict)}
 

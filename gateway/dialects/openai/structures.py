@@ -18,7 +18,6 @@ MAX_STRUCTURE_CHOICES = 1_000
 
 
 def _schema_text(schema: object) -> str:
-    """Return a schema as JSON; it may be given as JSON or as text that holds JSON."""
     if isinstance(schema, str):
         try:
             schema = read_text(schema)

@@ -19,7 +19,6 @@ MAX_TOOLS = 128
 MAX_TOOLS_CHARS = 512 * 1024
 # Per message.
 MAX_CALLS = 128
-# For a function that states none.
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -33,9 +32,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str = ""
-    # A JSON schema of an object.
     parameters: dict[str, Any]
-    # Enforce the schema for its arguments.
     strict: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -48,7 +45,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """Whether the model must call tools, and which ones it may call."""
+    """The tools that the model may call, and if it must call one."""
 
     mode: Mode = "auto"
     # None allows all tools of the request.
@@ -58,7 +55,6 @@ class ToolChoice(msgspec.Struct, frozen=True):
         return f"ToolChoice({self.mode})"
 
     def offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """Return the tools that the model sees and may call."""
         if self.mode == "none":
             return ()
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
@@ -112,7 +108,6 @@ class FunctionBody(Fields):
     strict: bool | None = None
 
     def tool(self) -> Tool:
-        """Return the tool as the model sees it."""
         return Tool(
             name=self.name,
             description=self.description or "",
@@ -175,7 +170,6 @@ _MODES: dict[str, ToolChoice] = {mode: ToolChoice(mode) for mode in ("none", "au
 
 
 def _choice(choice: object) -> ToolChoice:
-    """Convert any form of `tool_choice`."""
     match choice:
         case str() if choice in _MODES:
             return _MODES[choice]

@@ -34,7 +34,6 @@ _MOST_DIGITS = 9
 
 
 def _stops(stop: object) -> tuple[str, ...]:
-    """Convert one stop string or several to a tuple."""
     listed = [stop] if isinstance(stop, str) else stop
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         raise PydanticCustomError("stop", "must be text or a list of texts")
@@ -44,7 +43,6 @@ def _stops(stop: object) -> tuple[str, ...]:
 
 
 def _joined(content: object) -> object:
-    """Join the text parts of a message."""
     if not isinstance(content, list):
         return content
     if not content:
@@ -68,7 +66,6 @@ def _nothing(value: object) -> None:
 
 
 def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
-    """Convert one prompt or several, as text or as token ids, to a tuple."""
     if isinstance(prompt, str | tuple) or _is_token_ids(prompt):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
@@ -87,7 +84,6 @@ def _prompt(item: object) -> str | tuple[int, ...]:
 
 
 def _biases(biases: object) -> tuple[tuple[int, float], ...]:
-    """Convert token ids, which are text in JSON, and the numbers to add to their scores."""
     if not isinstance(biases, dict) or len(biases) > MAX_BIASES:
         raise PydanticCustomError("biases", f"must be an object of at most {MAX_BIASES} token ids")
     return tuple(_bias(token_id, bias) for token_id, bias in biases.items())
@@ -215,7 +211,6 @@ class CompletionBody(GenerationBody):
     best_of: Count | None = None
 
 
-# Messages for pydantic's error types.
 _RULES = {
     "dict_type": "must be an object",
     "extra_forbidden": "is not a field of this API",

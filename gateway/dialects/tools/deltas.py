@@ -6,16 +6,13 @@ from typing import Protocol
 import msgspec
 
 _ID_LENGTH = 24
-# Whitespace that is held back.
 _MAX_BLANKS = 1024
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
     """A piece of one call. The first one has its id and name."""
 
-    # Index of the call in its choice.
     index: int
-    # The next part of the arguments' JSON text.
     arguments: str = ""
     id: str | None = None
     name: str | None = None
@@ -35,12 +32,10 @@ class OutputDelta(msgspec.Struct, frozen=True):
 
     @property
     def continued(self) -> ToolCallDelta | None:
-        """The rest of a call that an earlier delta began, if any."""
         return self.calls[0] if self.calls and self.calls[0].name is None else None
 
     @property
     def begun(self) -> tuple[ToolCallDelta, ...]:
-        """The calls that this delta begins."""
         return self.calls if self.continued is None else self.calls[1:]
 
     def __repr__(self) -> str:
@@ -76,7 +71,6 @@ class DeltaBuilder:
         self._has_more = False
 
     def add_content(self, text: str) -> None:
-        """Add content."""
         if not text:
             return
         if self._blanks is not None:
@@ -93,7 +87,6 @@ class DeltaBuilder:
         self._content.append(text)
 
     def add_reasoning(self, text: str) -> None:
-        """Add reasoning."""
         self._has_more = True
         text = text if self._has_thought else text.lstrip()
         if text:
@@ -101,26 +94,21 @@ class DeltaBuilder:
             self._reasoning.append(text)
 
     def begin_call(self, index: int, name: str) -> None:
-        """Begin a call of this function."""
         self._has_more = True
         self._calls[index] = (new_call_id(), name, [])
 
     def end_call(self) -> None:
-        """End a call."""
         self._blanks = "" if self._blanks is None else self._blanks
 
     def end(self) -> None:
-        """End the output."""
         if self._blanks and not self._has_more:
             self._content.append(self._blanks)
 
     def add_arguments(self, index: int, text: str) -> None:
-        """Add to a call's arguments."""
         if text:
             self._calls.setdefault(index, (None, None, []))[2].append(text)
 
     def take(self) -> OutputDelta:
-        """Return all that was collected, and start over."""
         calls = tuple(
             ToolCallDelta(index, "".join(parts), id=call_id, name=name)
             for index, (call_id, name, parts) in self._calls.items()

@@ -57,16 +57,12 @@ class CallGrammar:
         special: Collection[str],
         reasoning: tuple[str, str] | None,
     ) -> None:
-        """`added`: ids of the tokenizer's added tokens, by name; `special`: names of the special ones among them.
-        `reasoning`: the marks around reasoning, if the model has any."""
         self._syntax = syntax
         is_special = {mark: mark in special or (mark[0], mark[-1]) == ("<", ">") for mark in syntax.markers}
         self._special = {mark: added[mark] for mark in syntax.markers if mark in added and is_special[mark]}
         self._reasoning = reasoning
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Return a grammar of one or, if `parallel`, up to MAX_CALLS calls of these tools, with arguments by their
-        schemas."""
         rules = [f"start: {self._reasons(is_reasoning)} calls", *self._calls(tools, parallel=parallel, all_strict=True)]
         return "\n".join([*rules, *self._reasoning_rules()])
 
@@ -94,7 +90,6 @@ class CallGrammar:
         return "\n".join([*rules, *calls, *self._reasoning_rules()])
 
     def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Return a grammar of `@answer`, or calls as in `forced`."""
         start = f"start: {self._reasons(is_reasoning)}"
         answer = "@answer" if self._syntax.said is None else f"{self._literal(self._syntax.said[0])} @answer"
         calls = [*self._calls(tools, parallel=parallel, all_strict=True)] if tools else []
@@ -103,7 +98,6 @@ class CallGrammar:
 
     @property
     def _opening(self) -> str | None:
-        """The mark that begins calls, if any."""
         spelled = self._syntax.before or self._syntax.call
         marks = (*self._syntax.open, *self._syntax.silent)
         return next((mark for mark in marks if spelled.startswith(mark)), None)
@@ -128,7 +122,6 @@ class CallGrammar:
             yield from self._arguments(f"arguments{number}", tool, is_strict=is_strict)
 
     def _spelled(self, tool: Tool, *, is_strict: bool) -> str:
-        """Return a call of a tool with a placeholder for its arguments."""
         syntax = self._syntax
         if syntax.body == "xml" and is_strict and not _fits_tags(tool.parameters):
             call = f'{syntax.open[0]}\n{{"name": "{NAME}", "arguments": {ARGUMENTS}}}\n{syntax.close[0]}'
@@ -201,7 +194,6 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lists_required(schema: Mapping[str, Any]) -> bool:
-    """Return whether all required arguments are among the properties."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         return False
@@ -209,7 +201,6 @@ def _lists_required(schema: Mapping[str, Any]) -> bool:
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definitions that references may point to."""
     return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
 
 

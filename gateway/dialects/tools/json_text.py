@@ -16,7 +16,6 @@ _CLOSING = {"{": "}", "[": "]"}
 class Found(Enum):
     """The state after a piece of text."""
 
-    # The value continues.
     MORE = "more"
     DONE = "done"
     # The next character is not JSON.
@@ -50,7 +49,7 @@ class JsonScanner:
 
     @property
     def may_end(self) -> bool:
-        """Whether the value is complete if nothing follows: a number, or a literal such as `true`."""
+        """True if the value is complete when nothing follows: a number, or a literal such as `true`."""
         return self._in_scalar
 
     def _first(self, text: str, at: int) -> tuple[int, Found]:

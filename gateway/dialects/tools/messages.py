@@ -64,7 +64,6 @@ class MessageReader:
         return self._delta.take()
 
     def _begin_as(self, begun: str) -> None:
-        """Set the initial place from the prompt's text after its last START."""
         header, is_message, _ = begun.partition(MESSAGE)
         if CHANNEL in header:
             self._header, self._place = header, _Place.HEADER
@@ -83,7 +82,6 @@ class MessageReader:
         self._held = text[at:]
 
     def _take(self, text: str) -> None:
-        """Handle text between marks."""
         match self._place:
             case _Place.REASONING:
                 self._delta.add_reasoning(text)
@@ -104,7 +102,6 @@ class MessageReader:
                     self._give_up_header()
 
     def _pass(self, mark: str) -> None:
-        """Handle a mark."""
         is_in_header = self._place in (_Place.HEADER, _Place.OUTSIDE)
         if mark == MESSAGE and is_in_header:
             self._begin_message()
@@ -133,7 +130,6 @@ class MessageReader:
                 self._delta.add_content("\n\n")
 
     def _leave(self) -> None:
-        """End what was begun."""
         if self._place is _Place.HEADER:
             self._header = ""
         elif self._place is _Place.CALL:

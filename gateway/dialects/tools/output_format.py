@@ -30,9 +30,8 @@ class OutputFormat:
         ends: Collection[str] = (),
     ) -> None:
         """`template`: the source of the chat template. `added`: ids of the tokenizer's added tokens, by name;
-        `special`:
-        names of the special ones among them. `response_template`: the model's own, as JSON, which takes precedence.
-        `ends`: names of the tokens that end a response."""
+        `special`: names of the special ones among them. `response_template`: the model's own, as JSON, which takes
+        precedence. `ends`: names of the tokens that end a response."""
         self._template = None if response_template is None else _readable(response_template)
         syntax = syntax_of(template) or replace(generic(), bare=True)
         written = syntax if self._template is None else _written(self._template, syntax)
@@ -45,20 +44,16 @@ class OutputFormat:
         own = [name for name in special if self._template is not None and self._template.names(name)]
         # Literal texts with a meaning in the output.
         self.markers = frozenset(own if self._template is not None else self.syntax.markers)
-        # A reader needs the names of special tokens.
         self.needs_control_text = not self.markers.isdisjoint(special)
         self._grammar = CallGrammar(self.syntax.ending_at(ends), added, special, self._reasoning)
 
     def needs_reader(self, tools: Sequence[Tool]) -> bool:
-        """Return whether the output holds anything but content, if these tools may be called."""
         return bool(tools) or self._reasoning is not None or self._template is not None
 
     def shows_marks(self, tools: Sequence[Tool]) -> bool:
-        """Return whether a reader needs the names of special tokens."""
         return self.needs_control_text and self.needs_reader(tools)
 
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
-        """Return a reader of one choice. `prompt_tail`: the end of its prompt; `tools`: those that may be called."""
         if self._template is not None:
             return self._template.reader(prompt_tail, tools)
         if self.syntax.body == "messages":
@@ -109,7 +104,6 @@ def _written(template: ResponseTemplate, first: CallSyntax) -> CallSyntax | None
 
 
 def _reads(template: ResponseTemplate, text: str) -> bool:
-    """Return whether the template parses the text as the one call that it is."""
     reader = template.reader("", (_PROBE,))
     calls = [*reader.push(text).calls, *reader.end().calls]
     return [(call.name, call.arguments) for call in calls] == [(_PROBE.name, '{"a": 1}')]

@@ -169,14 +169,12 @@ class SyntaxReader:
             yield
 
     def _read_bare_calls(self, before: re.Pattern[str]) -> Waiting:
-        """Parse calls without opening marks. `before`: what may precede the first."""
         while (yield from self._next_brace(before)):
             if not (yield from self._read_call(partial(self._object, needs_tool=True))):
                 return
             before = _TO_ANOTHER
 
     def _read_call(self, body: Callable[[], Asking]) -> Asking:
-        """Parse one call, or a list of them, after its mark; anything else becomes content."""
         is_call = yield from body()
         if self._kept_from is not None:
             self._delta.add_content(self._text[self._kept_from : self._at])
@@ -188,7 +186,6 @@ class SyntaxReader:
         return is_call
 
     def _body(self) -> Asking:
-        """Return whether a call has begun."""
         first = yield from self._skip_blanks()
         if first == "{":
             return (yield from self._object())
@@ -270,7 +267,6 @@ class SyntaxReader:
         return bool(name)
 
     def _key(self) -> Generator[None, None, str | None]:
-        """Parse a key up to its value; None if there is none."""
         key = yield from self._string()
         if key is None or (yield from self._skip_blanks()) != ":":
             return None
@@ -315,7 +311,6 @@ class SyntaxReader:
         self.calls += 1
 
     def _emit_arguments(self) -> Asking:
-        """Emit a call's arguments as they arrive; return whether they are complete."""
         index, scanner = self.calls - 1, JsonScanner()
         if (yield from self._next()) != "{":
             value, is_whole = yield from self._value()
@@ -351,7 +346,6 @@ class SyntaxReader:
 
 
 def _after_blanks(text: str, at: int, most: int) -> int:
-    """Return where the whitespace that begins here ends, up to `most`."""
     found = _BLANKS.match(text, at, most)
     return at if found is None else found.end()
 

@@ -29,7 +29,6 @@ from msgspec.structs import replace
 
 NAME, ARGUMENTS = "$NAME", "$ARGUMENTS"
 _FILES = Path(__file__).with_name("syntaxes")
-# For models whose own syntax is unknown.
 GENERIC = "hermes"
 
 
@@ -54,21 +53,17 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     before: str = ""
     between: str = ""
     after: str = ""
-    # A call ends the response.
     is_only: bool = False
 
     def is_of(self, template: str) -> bool:
-        """Return whether a chat template with this source has the syntax."""
         found = any(all(text in template for text in texts) for texts in self.detect)
         return found and not any(text in template for text in self.unless)
 
     def spell(self, name: str, arguments: str) -> str:
-        """Return one call as text."""
         return "".join([{NAME: name, ARGUMENTS: arguments}.get(part, part) for part in self.parts(self.call)])
 
     @staticmethod
     def parts(text: str) -> Iterator[str]:
-        """Yield `NAME`, `ARGUMENTS`, and the text between them."""
         return filter(None, re.split(r"(\$NAME|\$ARGUMENTS)", text))
 
     def ending_at(self, ends: Collection[str]) -> "CallSyntax":
@@ -79,7 +74,6 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All literal texts with a meaning in the output."""
         reasoning = self.reasoning or ()
         return tuple(dict.fromkeys([*self.open, *self.within, *self.close, *self.silent, *reasoning]))
 

@@ -39,7 +39,6 @@ class ResponseTemplate:
         self._source = source
 
     def names(self, token: str) -> bool:
-        """Return whether a pattern holds the name of this token."""
         spelled = (token, re.escape(token), token.replace("|", r"\|"))
         return any(json.dumps(name, ensure_ascii=False)[1:-1] in self._source for name in spelled)
 
@@ -60,7 +59,6 @@ def _parser_class() -> type["ResponseParser"]:
         _body: str
 
         def feed(self, text: str) -> list[dict[str, Any]]:
-            """Return the events of a text."""
             events: list[dict[str, Any]] = super().feed(text)
             self._buffer, self._pos = self._buffer[self._pos :], 0
             if self._current is not None and self._current != "tool_calls":
@@ -69,7 +67,6 @@ def _parser_class() -> type["ResponseParser"]:
 
         @property
         def held(self) -> str:
-            """Text that is not emitted yet."""
             return str(self._buffer)
 
         def _close_current(self, events: list[dict[str, Any]]) -> None:
@@ -86,12 +83,10 @@ class TemplateReader:
     """An `OutputReader` for a `ResponseTemplate`."""
 
     def __init__(self, parser: "ResponseParser", tools: Sequence[Tool]) -> None:
-        """`tools`: those that may be called; without any, a call is content."""
         self.calls = 0
         self._parser = parser
         self._reads_calls = bool(tools)
         self._delta = DeltaBuilder()
-        # The text of the open call.
         self._region: list[str] = []
         self._region_chars = 0
         # The parser was abandoned: all that follows is content.
@@ -156,7 +151,6 @@ class TemplateReader:
 
 
 def _named(call: object) -> tuple[str, str] | None:
-    """Return a call's name and the JSON text of its arguments; None if it is not a call."""
     function = call.get("function", call) if isinstance(call, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(name, str) or not name:
