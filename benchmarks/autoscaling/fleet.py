@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.simulation.simulate import FleetLoad
+
+
+class FleetLoad(NamedTuple):
+    """The gateways' metrics at one moment, by lane."""
+
+    queued_tokens: Mapping[LaneName, int]
+    running: Mapping[LaneName, int]
+
 
 # kube-controller-manager's `horizontal-pod-autoscaler-tolerance`.
 TOLERANCE = 0.1

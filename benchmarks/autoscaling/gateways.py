@@ -4,9 +4,8 @@ stream, as `make bench-gateway` measures it, so the same day's load needs so man
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.autoscaling.fleet import Autoscaler, ScalingRule
+from benchmarks.autoscaling.fleet import Autoscaler, FleetLoad, ScalingRule
 from benchmarks.autoscaling.workers import LATENCY, day
-from fairlane.scheduler.simulation.simulate import FleetLoad
 from fairlane.scheduler.simulation.trace import TraceRow
 
 REQUEST_US, TOKEN_US = 414.0, 10.3

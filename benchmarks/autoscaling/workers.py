@@ -11,15 +11,15 @@ from importlib.resources import files
 from itertools import pairwise
 
 from benchmarks.autoscaling.fleet import Autoscaler, FleetSize, ScaledFleet, ScalingRule
+from benchmarks.autoscaling.simulation import ScaledSimulation
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.calibration import preset
 from fairlane.scheduler.simulation.results import spread
 from fairlane.scheduler.simulation.scenario import Scenario
-from fairlane.scheduler.simulation.simulate import Simulation
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
-from fairlane.scheduler.simulation.trace import TraceRow, read_trace
+from fairlane.scheduler.simulation.trace import TraceRow, load_trace
 from fairlane.scheduler.simulation.workload import Record
 
 HARDWARE = "l4-8b"
@@ -63,7 +63,7 @@ class Outcomes:
 def day() -> Iterator[TraceRow]:
     """The rows, by arrival."""
     text = (files("benchmarks.scheduling") / "traces" / "azure-2023-conversation.csv").read_text()
-    rows = list(read_trace(text.splitlines()))
+    rows = list(load_trace(text.splitlines()).demand())
     pace = len(rows) / rows[-1].at_ms * 1e3
     for place, wanted in enumerate(PACES):
         for row in rows:
@@ -80,7 +80,7 @@ def play(name: str) -> Outcomes:
     slots = rule.most if rule.least == rule.most else rule.most + SPARE
     scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=slots, seed=0)
     fleet = ScaledFleet(Autoscaler(rule), slots)
-    records = Simulation(
+    records = ScaledSimulation(
         arrivals=overlay.arrivals(rows),
         policies=[scenario.planner() for _ in range(slots)],
         hardware=calibration.hardware,

@@ -21,7 +21,7 @@ from fairlane.scheduler.simulation.calibration import preset
 from fairlane.scheduler.simulation.scenario import busiest
 from fairlane.scheduler.simulation.sizing import NEAR, Sizing, Verdict
 from fairlane.scheduler.simulation.synthetic_tenants import lane_tiers
-from fairlane.scheduler.simulation.trace import read_trace, scale_load
+from fairlane.scheduler.simulation.trace import load_trace, scale_load
 
 LATENCY_SHARE = 0.3
 COLUMNS = (
@@ -93,7 +93,9 @@ def question(world: World, requests: int = 0) -> Question:
     """The world's trace at its load; `requests`: so many in a row, 0: all."""
     calibration = preset(world.hardware)
     text = (files("benchmarks.scheduling") / "traces" / world.trace).read_text()
-    rows = [*scale_load(read_trace(text.splitlines(keepends=True), kv_tokens=calibration.kv_tokens), world.load)]
+    rows = [
+        *scale_load(load_trace(text.splitlines(keepends=True), kv_tokens=calibration.kv_tokens).demand(), world.load)
+    ]
     return Question(
         rows=busiest(rows, requests or len(rows), calibration).rows,
         calibration=calibration,

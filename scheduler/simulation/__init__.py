@@ -4,9 +4,9 @@
     workload.py              arrivals, hardware costs, and a record of each request
     synthetic_tenants.py     tenants and targets for a trace's requests, from a seed
     calibration.py           the costs and sizes of a worker: measured, or from a data sheet
-    simulate.py              the event loop: arrivals, queue, workers, deaths
+    simulate.py              the event loop: arrivals, queue, workers
     cruise.py                steps of a simulated worker that need no plan
-    simulated_admission.py   admission as gateways decide it, from workers' last reports
+    simulated_admission.py   admission as a gateway decides it
     scenario.py              one simulated installation under a trace
     sizing.py                search for the smallest number of workers that keeps the lanes' targets
     advice.py                alternative settings, and what they reject or delay

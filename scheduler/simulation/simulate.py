@@ -7,14 +7,13 @@ seed give the same records, bit for bit. Policies do not know the output lengths
 import heapq
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
-from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
@@ -54,41 +53,6 @@ class Policy(Protocol):
 AdmissionCheck = Callable[[Arrival, float], Admitted | None]
 
 
-class Death(NamedTuple):
-    """A worker stops in the middle of a step; its jobs are given back after its lease has expired."""
-
-    at_ms: float
-    worker: int
-    lapses_ms: float
-
-
-class FleetLoad(NamedTuple):
-    """The gateways' metrics at one moment, by lane."""
-
-    queued_tokens: Mapping[LaneName, int]
-    running: Mapping[LaneName, int]
-
-
-class Fleet(Protocol):
-    """Starts and stops workers of a simulation."""
-
-    @property
-    def every_ms(self) -> float: ...
-
-    @property
-    def start_ms(self) -> float: ...
-
-    def serves(self, number: int) -> bool: ...
-
-    def look(self, now_ms: float, load: FleetLoad, held: Sequence[int]) -> tuple[list[int], list[int]]: ...
-
-    def ready(self, number: int, now_ms: float) -> bool: ...
-
-    def emptied(self, number: int, now_ms: float) -> bool: ...
-
-    def close(self, now_ms: float) -> None: ...
-
-
 class SimulatedStep(NamedTuple):
     """One completed step of one worker."""
 
@@ -126,7 +90,6 @@ class _Worker:
     slept_ms: float = -math.inf
     # Jobs that it took from the queue and that have not ended, with their epochs.
     held: dict[str, int] = field(default_factory=dict)
-    is_dead: bool = False
     # Set while it runs without plans.
     cruise: Cruise | None = None
 
@@ -142,13 +105,8 @@ class Simulation:
     admission: AdmissionCheck | None = None
     # An idle worker that has computed a prompt's prefix gets the job first (`scheduler.queue.prefix_affinity`).
     has_affinity: bool = False
-    deaths: Sequence[Death] = ()
-    # Scales the workers over time; None: all of them, all the time.
-    fleet: Fleet | None = None
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
-    # Plan every step, even without decisions: the same records, slowly.
-    is_stepwise: bool = False
     # End of the simulation, even if requests are still open.
     until_ms: float = math.inf
     records: dict[str, Record] = field(default_factory=dict)
@@ -157,31 +115,22 @@ class Simulation:
     def __post_init__(self) -> None:
         if self.queue is None and len(self.policies) != 1:
             raise ValueError(f"{len(self.policies)} policies need a queue")
-        if self.queue is None and self.deaths:
-            raise ValueError("deaths need a queue, which gets the jobs of dead workers")
-        if self.fleet is not None and self.queue is None:
-            raise ValueError("a scaled fleet needs a queue")
         self._coast_observers: Sequence[CoastObserver] = ()
         self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
-        # (time, order, event number) of steps to begin; workers without one sleep.
-        self._events: list[tuple[float, int, int]] = []
-        self._asleep = list(range(len(self._workers)))
-        if self.fleet is not None:
-            self._asleep = [number for number in self._asleep if self.fleet.serves(number)]
+        # (time, order, event): steps to begin; workers without one sleep.
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        # No more requests arrive.
-        self._is_over = False
+        self._asleep = [number for number in range(len(self._workers)) if self._serves(number)]
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
-        for death in self.deaths:  # event numbers above the workers' are other events
-            self._wake(len(self._workers) + death.worker, death.at_ms)
-            self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
-        if self.fleet is not None:
-            self._wake(3 * len(self._workers), self.fleet.every_ms)
+
+    def _serves(self, number: int) -> bool:
+        """Return whether a worker takes jobs. Overridden where workers come and go."""
+        return True
 
     def _enable_coasting(self) -> None:
         watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
-        if self.is_stepwise or len(watchers) < len(self.observers):
+        if len(watchers) < len(self.observers):
             return
         self._coast_observers = watchers
         for worker in self._workers:
@@ -196,7 +145,7 @@ class Simulation:
         arrival = next(coming, None)
         while True:
             turn_ms = self._events[0][0] if self._events else math.inf
-            at_ms, self._is_over = (turn_ms, True) if arrival is None else (min(arrival.at_ms, turn_ms), False)
+            at_ms = turn_ms if arrival is None else min(arrival.at_ms, turn_ms)
             if at_ms == math.inf:
                 if self._waiting:
                     raise StuckError(f"{self._waiting} jobs wait, and no worker takes them")
@@ -209,55 +158,8 @@ class Simulation:
                 self._arrive(arrival)
                 arrival = next(coming, None)
             else:
-                self.now_ms, _, number = heapq.heappop(self._events)
-                self._handle(*divmod(number, len(self._workers)))
-
-    def _handle(self, kind: int, worker: int) -> None:
-        """Handle a worker's turn, its death, the end of its lease, a look at the fleet, or the start of a worker."""
-        if kind == 1:
-            self._kill(worker)
-        elif kind == 2:
-            self._give_back(worker)
-        elif kind == 3:
-            self._look()
-        elif kind == 4:
-            if self.fleet is not None and self.fleet.ready(worker, self.now_ms):
-                self._wake(worker, self.now_ms)
-        elif not self._workers[worker].is_dead:
-            self._turn(worker)
-
-    def _look(self) -> None:
-        """Run the autoscaler once, and schedule the next time unless everything is done."""
-        if self.fleet is None or self.queue is None:
-            return
-        held = [len(worker.held) for worker in self._workers]
-        if self._is_over and not self._waiting and not any(held):
-            self.fleet.close(self.now_ms)
-            return
-        running = Counter(self.records[job_id].arrival.lane for worker in self._workers for job_id in worker.held)
-        depths = self.queue.depths(int(self.now_ms))
-        load = FleetLoad({lane: depth.queued_tokens for lane, depth in depths.items()}, running)
-        started, gone = self.fleet.look(self.now_ms, load, held)
-        for number in started:
-            self._wake(4 * len(self._workers) + number, self.now_ms + self.fleet.start_ms)
-        for number in set(gone) & set(self._asleep):
-            self._asleep.remove(number)
-        self._wake(3 * len(self._workers), self.now_ms + self.fleet.every_ms)
-
-    def _kill(self, number: int) -> None:
-        self._land(number)
-        self._workers[number].is_dead = True
-        self._ends.pop(number, None)
-        if number in self._asleep:
-            self._asleep.remove(number)
-
-    def _give_back(self, number: int) -> None:
-        held = self._workers[number].held
-        if self.queue is not None:
-            self.queue.release(int(self.now_ms), str(number), held)
-        held.clear()
-        while self._asleep:
-            self._wake(self._draw_sleeper(), self.now_ms)
+                self.now_ms, _, event = heapq.heappop(self._events)
+                event()
 
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.at_ms < self.now_ms or arrival.job_id in self.records:
@@ -278,8 +180,6 @@ class Simulation:
             self._wake(self._draw_sleeper(), self.now_ms)
 
     def _call_preferred(self, number: int) -> None:
-        if self._workers[number].is_dead:
-            return
         self._take(number)
         if number in self._asleep and self._workers[number].policy.has_work:
             self._asleep.remove(number)
@@ -308,7 +208,7 @@ class Simulation:
             return Put(0, guaranteed=job.guaranteed)
         if self.has_affinity:
             prefixes = prefix_keys(job)
-            for number in [number for number, worker in enumerate(self._workers) if not worker.is_dead]:
+            for number in filter(self._serves, range(len(self._workers))):
                 self.queue.renew(now_ms, str(number))
         try:
             return self.queue.put(now_ms, job, prefixes=prefixes)
@@ -316,8 +216,11 @@ class Simulation:
             return None
 
     def _wake(self, number: int, at_ms: float) -> None:
+        self._at(at_ms, partial(self._turn, number))
+
+    def _at(self, at_ms: float, event: Callable[[], None]) -> None:
         self._order += 1
-        heapq.heappush(self._events, (at_ms, self._order, number))
+        heapq.heappush(self._events, (at_ms, self._order, event))
 
     def _turn(self, number: int) -> None:
         """End a step, and plan the next one."""
@@ -328,8 +231,7 @@ class Simulation:
             self._finish(number)
         self._take(number)
         if not worker.policy.has_work:
-            if self.fleet is None or not self.fleet.emptied(number, self.now_ms):
-                self._sleep(number)
+            self._sleep(number)
             return
         if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
             return
@@ -416,7 +318,7 @@ class Simulation:
                 observer.ended(record)
 
     def _take(self, number: int) -> None:
-        if self.queue is None or (self.fleet is not None and not self.fleet.serves(number)):
+        if self.queue is None or not self._serves(number):
             return
         policy, more = self._workers[number].policy, True
         while more and self._waiting:

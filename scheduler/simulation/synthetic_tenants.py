@@ -13,8 +13,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import merge
-from itertools import accumulate, count
+from itertools import accumulate
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
@@ -108,7 +107,7 @@ class SyntheticTenants:
                 tenant = owners.setdefault(row.hash_ids[1], tenant)
             name = row.tenant or f"tenant-{tenant + 1}"
             weight = self.weights.get(name, 1.0)
-            arrival = _arrival(row, tier, f"r{number}", name, max_tokens_over(row, self.kv_tokens), weight)
+            arrival = arrival_of(row, tier, f"r{number}", name, max_tokens_over(row, self.kv_tokens), weight)
             if row.ttft_ms is not None or row.deadline_ms is not None:
                 arrival = _stated(arrival, row)
             if row.hash_ids:
@@ -131,50 +130,8 @@ def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
     return stated if kv_tokens is None else max(row.output_tokens, min(stated, kv_tokens - row.prompt_tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
-    """A tenant with Poisson arrivals, and lengths uniformly distributed between two inclusive bounds."""
-
-    tenant: str
-    rate_per_s: float
-    prompt: tuple[int, int] = (256, 256)
-    output: tuple[int, int] = (256, 256)
-    tier: Tier = lane_tiers(0.0)[1]
-    weight: float = 1.0
-    from_ms: float = 0.0
-    until_ms: float = math.inf
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate_per_s < math.inf:
-            raise ValueError(f"client {self.tenant}: rate_per_s must be above 0 and finite, not {self.rate_per_s}")
-        for name, (least, most) in (("prompt", self.prompt), ("output", self.output)):
-            if not 1 <= least <= most:
-                raise ValueError(f"client {self.tenant}: {name} must be two lengths in order, not {least} and {most}")
-
-    def rows(self, seed: int, duration_ms: float) -> Iterator[TraceRow]:
-        """Yield its requests. Its random numbers are independent of other clients."""
-        draws = random.Random(f"{seed}/{self.tenant}")
-        at_ms = self.from_ms
-        for number in count(1):
-            at_ms += draws.expovariate(self.rate_per_s) * 1e3
-            if at_ms >= min(self.until_ms, duration_ms):
-                return
-            yield TraceRow(number, at_ms, draws.randint(*self.prompt), draws.randint(*self.output))
-
-
-def flood(clients: Sequence[Client], duration_s: float, seed: int = 0) -> Iterator[Arrival]:
-    """Yield these clients' requests of the first `duration_s` seconds, in order of arrival."""
-    streams = (_asked(client, client.rows(seed, duration_s * 1e3)) for client in clients)
-    return merge(*streams, key=lambda arrival: arrival.at_ms)
-
-
-def _asked(client: Client, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
-    for row in rows:
-        job_id = f"{client.tenant}/{row.row}"
-        yield _arrival(row, client.tier, job_id, client.tenant, max_tokens_over(row), client.weight)
-
-
-def _arrival(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: int, weight: float = 1.0) -> Arrival:
+def arrival_of(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: int, weight: float = 1.0) -> Arrival:
+    """Return the request of a row, for a tenant in a tier."""
     return Arrival(
         at_ms=row.at_ms,
         job_id=job_id,

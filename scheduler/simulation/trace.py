@@ -188,11 +188,6 @@ def load_trace(
     return reader.trace
 
 
-def read_trace(lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None) -> list[TraceRow]:
-    """Return all requests of a trace that need workers, as `load_trace` and `Trace.demand`. Raises TraceError."""
-    return load_trace(lines, kv_tokens=kv_tokens, bad=bad).demand()
-
-
 def slice_trace(rows: Iterable[TraceRow], start_s: float, duration_s: float) -> list[TraceRow]:
     """Return the requests of one period, with times from its start. Raises TraceError if there are none."""
     start_ms, end_ms = start_s * 1e3, (start_s + duration_s) * 1e3

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.autoscaling import gateways, workers
-from benchmarks.autoscaling.fleet import Autoscaler, ScaledFleet, ScalingRule
+from benchmarks.autoscaling.fleet import Autoscaler, FleetLoad, ScaledFleet, ScalingRule
+from benchmarks.autoscaling.simulation import ScaledSimulation
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import FleetLoad, Simulation
+from fairlane.scheduler.simulation.simulate import Simulation
 from fairlane.scheduler.simulation.workload import Arrival
 from tests.support.scheduler.simulated import HARDWARE, arrival, planner
 
@@ -81,9 +82,9 @@ def arrivals(many: int, every_ms: float) -> list[Arrival]:
     return [arrival(f"r{number}", number * every_ms, output=12) for number in range(many)]
 
 
-def scaled(rule: ScalingRule, many: int = 300, every_ms: float = 15.0) -> tuple[Simulation, ScaledFleet]:
+def scaled(rule: ScalingRule, many: int = 300, every_ms: float = 15.0) -> tuple[ScaledSimulation, ScaledFleet]:
     fleet = ScaledFleet(Autoscaler(rule), rule.most)
-    simulation = Simulation(
+    simulation = ScaledSimulation(
         arrivals=arrivals(many, every_ms),
         policies=[planner() for _ in range(rule.most)],
         hardware=HARDWARE,
@@ -142,7 +143,7 @@ def test_the_same_run_twice_gives_the_same_fleet() -> None:
 
 def test_workers_that_come_and_go_need_a_queue() -> None:
     with pytest.raises(ValueError, match="needs a queue"):
-        Simulation(
+        ScaledSimulation(
             arrivals=[],
             policies=[planner()],
             hardware=HARDWARE,

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.scheduling.lines.guarantees import Case, play, play_case
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood, lane_tiers
+from fairlane.scheduler.simulation.synthetic_tenants import Tier, lane_tiers
 from fairlane.scheduler.simulation.workload import Arrival
 
 BATCH, PLAIN = lane_tiers(0.0)[1], lane_tiers(1.0)[0]

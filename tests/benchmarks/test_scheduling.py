@@ -2,11 +2,13 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.intervals import highest, interval
 from benchmarks.common.line import at_least, at_most, unmeasured
 from benchmarks.scheduling.__main__ import main
@@ -15,7 +17,6 @@ from benchmarks.scheduling.lines.world import BLOCK_SIZE, OURS, THETA, World
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
-from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Record
 from tests.support.benchmarks.stage import LATENCY, request
 
@@ -184,3 +185,40 @@ def test_the_command_writes_the_figures_of_a_line_and_fails_where_one_is_not_met
         assert figure["line"] == 6
         assert figure["met"] is (figure["value"] <= figure["target"])
     assert code == any(not figure["met"] for figure in figures)
+
+
+def test_a_flood_is_in_order_at_the_rates_asked_for() -> None:
+    clients = [Client(tenant="a", rate_per_s=1.5), Client(tenant="b", rate_per_s=3.0, output=(10, 20), weight=2.0)]
+
+    made = list(flood(clients, 1_000.0, seed=3))
+
+    assert made == list(flood(clients, 1_000.0, seed=3))
+    assert [one.at_ms for one in made] == sorted(one.at_ms for one in made)
+    assert made[-1].at_ms < 1e6
+    assert Counter(one.tenant for one in made) == {
+        "a": pytest.approx(1_500, rel=0.1),
+        "b": pytest.approx(3_000, rel=0.1),
+    }
+    assert {(one.prompt_tokens, one.output_tokens, one.max_tokens) for one in made if one.tenant == "a"} == {
+        (256, 256, 512)
+    }
+    assert {one.output_tokens for one in made if one.tenant == "b"} == set(range(10, 21))
+    assert {one.weight for one in made if one.tenant == "b"} == {2.0}
+    assert len({one.job_id for one in made}) == len(made)
+
+
+def test_a_client_asks_the_same_whoever_else_does() -> None:
+    alone = Client(tenant="a", rate_per_s=2.0, prompt=(1, 900))
+    other = Client(tenant="b", rate_per_s=5.0, from_ms=2_000.0, until_ms=4_000.0)
+
+    both = list(flood([other, alone], 10.0))
+
+    assert [one for one in both if one.tenant == "a"] == list(flood([alone], 10.0))
+    assert all(2_000.0 < one.at_ms < 4_000.0 for one in both if one.tenant == "b")
+
+
+def test_a_client_out_of_range_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="client a: rate_per_s must be above 0"):
+        Client(tenant="a", rate_per_s=0.0)
+    with pytest.raises(ValueError, match="client a: output must be two lengths in order, not 9 and 3"):
+        Client(tenant="a", rate_per_s=1.0, output=(9, 3))

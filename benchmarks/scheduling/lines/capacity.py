@@ -21,7 +21,7 @@ from benchmarks.scheduling.lines.world import OURS, World
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import attained
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, Tier
-from fairlane.scheduler.simulation.trace import TraceRow, read_trace, scale_load
+from fairlane.scheduler.simulation.trace import TraceRow, load_trace, scale_load
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 TRACES = ("code", "conversation")
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 def recorded(trace: str) -> Sequence[TraceRow]:
     """The requests of a trace as they were recorded."""
     text = (files("benchmarks.scheduling") / "traces" / f"azure-2023-{trace}.csv").read_text()
-    return read_trace(text.splitlines())
+    return load_trace(text.splitlines()).demand()
 
 
 def asked(case: Case) -> list[Arrival]:

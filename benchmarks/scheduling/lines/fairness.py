@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import NamedTuple
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.intervals import interval
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most
 from benchmarks.scheduling.lines.world import A10G, OURS, THETA, World
 from fairlane.scheduler.simulation.results import ServiceMeter, spread
 from fairlane.scheduler.simulation.simulate import SimulatedStep
-from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 PEERS = ("vtc", "vtc-oracle", "fcfs-vllm", "fcfs-sarathi", "bands")

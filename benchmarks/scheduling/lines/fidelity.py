@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most, unmeasured
 from benchmarks.scheduling.lines.world import BLOCK_SIZE, OURS, THETA
 from benchmarks.scheduling.policies import POLICIES, Setup
@@ -23,7 +24,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.simulate import Policy, Simulation
-from fairlane.scheduler.simulation.synthetic_tenants import Client, flood, lane_tiers
+from fairlane.scheduler.simulation.synthetic_tenants import lane_tiers
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from fairlane.worker.__main__ import prepare_threads
 from fairlane.worker.errors import ModelError

@@ -9,13 +9,14 @@ from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.intervals import Interval, interval
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most, unmeasured
 from benchmarks.scheduling.lines.world import OURS, World
 from benchmarks.scheduling.policies import POLICIES
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import ServiceMeter, attained
-from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.synthetic_tenants import Tier
 from fairlane.scheduler.simulation.workload import Arrival
 
 ORACLES = ("vtc-oracle", "clairvoyant")

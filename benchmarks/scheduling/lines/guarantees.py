@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most
+from benchmarks.common.mortal_simulation import Death, MortalSimulation
+from benchmarks.common.simulated_gateways import SimulatedGateways
 from benchmarks.scheduling.lines.overload import in_time
 from benchmarks.scheduling.lines.world import BLOCK_SIZE, OURS, World
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Death, Simulation
-from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
-from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.synthetic_tenants import Tier
 from fairlane.scheduler.simulation.workload import Arrival
 
 HEARTBEAT_MS = 1_000.0
@@ -99,7 +100,7 @@ def play(
     policies = [world.policy(OURS, arrivals) for _ in range(workers)]
     planners = [policy for policy in policies if isinstance(policy, Planner)]
     queue = LaneQueue(DEFAULT_LANES)
-    keeper = SimulatedAdmission(
+    keeper = SimulatedGateways(
         planners,
         kv_tokens=world.kv_tokens,
         block_size=BLOCK_SIZE,
@@ -110,7 +111,7 @@ def play(
         deaths=deaths,
         seed=seed,
     )
-    simulation = Simulation(
+    simulation = MortalSimulation(
         arrivals,
         policies,
         world.hardware,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.intervals import interval
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most
 from benchmarks.scheduling.lines.world import GPU, OURS, World
@@ -17,7 +18,7 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import ServiceMeter, spread
 from fairlane.scheduler.simulation.simulate import SimulatedStep
-from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.synthetic_tenants import Tier
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 PEERS = ("fcfs-sarathi", "priority-vllm", "priority-sglang", "hygen", "niyama")

@@ -10,6 +10,7 @@ guarantee is of the deadlines that were stated, not of a tier's targets.
 from statistics import fmean
 from typing import NamedTuple
 
+from benchmarks.common.clients import Client, flood
 from benchmarks.common.intervals import interval
 from benchmarks.common.line import Effort, Line, Table, at_least, at_most
 from benchmarks.scheduling.lines.world import BLOCK_SIZE, OURS, World
@@ -18,7 +19,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.results import attained
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
-from fairlane.scheduler.simulation.synthetic_tenants import Client, Tier, flood
+from fairlane.scheduler.simulation.synthetic_tenants import Tier
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 PEERS = ("fcfs-sarathi", "edf", "niyama", "clairvoyant")

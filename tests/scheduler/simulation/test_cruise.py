@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.mortal_simulation import Death, MortalSimulation
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import StepResult
@@ -16,8 +17,8 @@ from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.cruise import Coasted
 from fairlane.scheduler.simulation.results import ServiceMeter
-from fairlane.scheduler.simulation.simulate import Death, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware
+from tests.support.scheduler.fleet import Watcher
 from tests.support.scheduler.simulated import arrival
 
 WINDOW = 12.0
@@ -95,18 +96,17 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def run(world: dict[str, Any], *, is_stepwise: bool) -> tuple[Simulation, Counter, list[Planner]]:
+def run(world: dict[str, Any], *, is_stepwise: bool) -> tuple[MortalSimulation, Counter, list[Planner]]:
     meter, planners = Counter(bucket_ms=100.0), [planner(**world["sizes"]) for _ in range(world["workers"] or 1)]
-    simulation = Simulation(
+    simulation = MortalSimulation(
         arrivals=world["arrivals"],
         policies=planners,
         hardware=world["hardware"],
         queue=LaneQueue(DEFAULT_LANES, window=WINDOW) if world["workers"] else None,
         deaths=world["deaths"],
-        observers=[meter],
+        observers=[meter, Watcher()] if is_stepwise else [meter],
         seed=1,
         until_ms=world["until_ms"],
-        is_stepwise=is_stepwise,
     )
     simulation.run()
     return simulation, meter, planners
@@ -131,7 +131,7 @@ def test_what_coasts_tells_the_same_as_what_is_planned(world: dict[str, Any]) ->
     assert planned_meter.coasted_steps == 0
 
 
-def counters(simulation: Simulation, planners: list[Planner]) -> list[float]:
+def counters(simulation: MortalSimulation, planners: list[Planner]) -> list[float]:
     """What tenants were charged, at each worker and in the queue: it decides who is served next, in a longer run."""
     lanes = [lane for one in planners for lane in one._index.lanes.values()]
     queued = [] if simulation.queue is None else [*simulation.queue._book.places.values()]

@@ -10,11 +10,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase, example, given, settings
 
+from benchmarks.common.mortal_simulation import Death, MortalSimulation
+from benchmarks.common.simulated_gateways import SimulatedGateways
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.simulate import Death, SimulatedStep, Simulation
-from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.fleet import HARDWARE, Watcher
 from tests.support.scheduler.random_worlds import CONTEXT, requests, worker
@@ -61,7 +62,7 @@ def test_every_request_ends_once_nothing_leaks_and_no_worker_idles_beside_what_i
         each.queue, each.arrivals = queue, arrivals
     deaths = [Death(2_000.0, 1, 8_000.0)] if count == 3 and rng.random() < 0.5 else []
 
-    records = Simulation(arrivals, workers, HARDWARE, queue=queue, deaths=deaths, observers=[ends]).run()
+    records = MortalSimulation(arrivals, workers, HARDWARE, queue=queue, deaths=deaths, observers=[ends]).run()
 
     assert ends.counts == Counter(one for one, record in records.items() if record.outcome is not Outcome.REJECTED)
     assert all(record.outcome in (Outcome.FINISHED, Outcome.EXPIRED, Outcome.REJECTED) for record in records.values())
@@ -81,7 +82,7 @@ def test_guarantees_hold_however_many_doors_give_them(rng: Random) -> None:
     arrivals, queue = requests(rng, slots, CONTEXT * rng.choice([0.4, 1.0, 3.0]) / count), LaneQueue(DEFAULT_LANES)
     for each in workers:
         each.queue, each.arrivals = queue, arrivals
-    doors = SimulatedAdmission(
+    doors = SimulatedGateways(
         workers,
         kv_tokens=pool_tokens,
         block_size=4,

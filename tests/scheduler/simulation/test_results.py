@@ -7,12 +7,12 @@ from collections import Counter
 import msgspec
 import pytest
 
+from benchmarks.common.clients import Client, flood
 from fairlane.scheduler.planner.steps import Produced, Row, SeqId, StepOutcome, StepPlan
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.results import ServiceMeter, attained, attained_mean_tpot, spread, summarize
 from fairlane.scheduler.simulation.simulate import SimulatedStep
-from fairlane.scheduler.simulation.synthetic_tenants import Client, flood
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.simulated import arrival, simulation
 

@@ -7,10 +7,8 @@ import pytest
 
 from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
 from fairlane.scheduler.simulation.synthetic_tenants import (
-    Client,
     SyntheticTenants,
     Tier,
-    flood,
     lane_tiers,
     max_tokens_over,
 )
@@ -92,36 +90,6 @@ def test_no_request_of_an_overlay_outgrows_the_pool() -> None:
     assert all(one.output_tokens <= one.max_tokens <= 300 for one in arrivals(kv_tokens=400))
 
 
-def test_a_flood_is_in_order_at_the_rates_asked_for() -> None:
-    clients = [Client(tenant="a", rate_per_s=1.5), Client(tenant="b", rate_per_s=3.0, output=(10, 20), weight=2.0)]
-
-    made = list(flood(clients, 1_000.0, seed=3))
-
-    assert made == list(flood(clients, 1_000.0, seed=3))
-    assert [one.at_ms for one in made] == sorted(one.at_ms for one in made)
-    assert made[-1].at_ms < 1e6
-    assert Counter(one.tenant for one in made) == {
-        "a": pytest.approx(1_500, rel=0.1),
-        "b": pytest.approx(3_000, rel=0.1),
-    }
-    assert {(one.prompt_tokens, one.output_tokens, one.max_tokens) for one in made if one.tenant == "a"} == {
-        (256, 256, 512)
-    }
-    assert {one.output_tokens for one in made if one.tenant == "b"} == set(range(10, 21))
-    assert {one.weight for one in made if one.tenant == "b"} == {2.0}
-    assert len({one.job_id for one in made}) == len(made)
-
-
-def test_a_client_asks_the_same_whoever_else_does() -> None:
-    alone = Client(tenant="a", rate_per_s=2.0, prompt=(1, 900))
-    other = Client(tenant="b", rate_per_s=5.0, from_ms=2_000.0, until_ms=4_000.0)
-
-    both = list(flood([other, alone], 10.0))
-
-    assert [one for one in both if one.tenant == "a"] == list(flood([alone], 10.0))
-    assert all(2_000.0 < one.at_ms < 4_000.0 for one in both if one.tenant == "b")
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -136,14 +104,10 @@ def test_a_setting_out_of_range_is_refused_by_name(settings: dict[str, object], 
         SyntheticTenants(**settings)  # type: ignore[arg-type]
 
 
-def test_a_mix_a_tier_and_a_client_out_of_range_are_refused_by_name() -> None:
+def test_a_mix_and_a_tier_out_of_range_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"latency_share must be between 0 and 1, not 1\.5"):
         lane_tiers(1.5)
     with pytest.raises(ValueError, match="tier fast: ttft_ms must be above 0"):
         replace(TIERS[0], ttft_ms=0.0)
     with pytest.raises(ValueError, match="tier fast: share must be a number of at least 0"):
         replace(TIERS[0], share=float("nan"))
-    with pytest.raises(ValueError, match="client a: rate_per_s must be above 0"):
-        Client(tenant="a", rate_per_s=0.0)
-    with pytest.raises(ValueError, match="client a: output must be two lengths in order, not 9 and 3"):
-        Client(tenant="a", rate_per_s=1.0, output=(9, 3))

@@ -18,7 +18,6 @@ from fairlane.scheduler.simulation.trace import (
     BadRows,
     TraceError,
     load_trace,
-    read_trace,
     text_lines,
 )
 
@@ -66,7 +65,7 @@ def test_what_a_trace_says_is_not_dealt_out() -> None:
 
 
 def test_refused_requests_are_demand_unless_a_limit_of_their_tenant_refused_them() -> None:
-    rows = read_trace(
+    rows = load_trace(
         lines(
             request(1.0, output_tokens=10),
             request(2.0, output_tokens=30),
@@ -75,7 +74,7 @@ def test_refused_requests_are_demand_unless_a_limit_of_their_tenant_refused_them
             request(5.0, output_tokens=0, outcome="overloaded", max_tokens=5),
             request(6.0, output_tokens=0, outcome="rate_limit_exceeded"),
         )
-    )
+    ).demand()
 
     assert [row.output_tokens for row in rows] == [10, 30, 20, 20, 5], "the lane's median, at most what was stated"
 
@@ -186,7 +185,7 @@ def test_a_line_without_end_is_not_held_and_the_next_ones_are_read() -> None:
 
 def test_the_shipped_recording_holds_what_its_load_asked_for() -> None:
     with (TRACES / "recorded-serve.trace").open("rb") as file:
-        rows = read_trace(text_lines(file))
+        rows = load_trace(text_lines(file)).demand()
 
     assert (len(rows), sum(row.prompt_tokens for row in rows), sum(row.output_tokens for row in rows)) == (
         400, 34_509, 5_582,

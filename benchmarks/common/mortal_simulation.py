@@ -1,0 +1,54 @@
+"""A simulation in which workers die."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from fairlane.scheduler.simulation.simulate import Simulation
+
+
+class Death(NamedTuple):
+    """A worker stops in the middle of a step; its jobs are given back after its lease has expired."""
+
+    at_ms: float
+    worker: int
+    lapses_ms: float
+
+
+@dataclass
+class MortalSimulation(Simulation):
+    """A run whose queue gets the jobs of dead workers back."""
+
+    deaths: Sequence[Death] = ()
+
+    def __post_init__(self) -> None:
+        self._dead: set[int] = set()
+        super().__post_init__()
+        if self.queue is None and self.deaths:
+            raise ValueError("deaths need a queue, which gets the jobs of dead workers")
+        for death in self.deaths:
+            self._at(death.at_ms, partial(self._kill, death.worker))
+            self._at(death.lapses_ms, partial(self._give_back, death.worker))
+
+    def _serves(self, number: int) -> bool:
+        return number not in self._dead
+
+    def _turn(self, number: int) -> None:
+        if number not in self._dead:
+            super()._turn(number)
+
+    def _kill(self, number: int) -> None:
+        self._land(number)
+        self._dead.add(number)
+        self._ends.pop(number, None)
+        if number in self._asleep:
+            self._asleep.remove(number)
+
+    def _give_back(self, number: int) -> None:
+        held = self._workers[number].held
+        if self.queue is not None:
+            self.queue.release(int(self.now_ms), str(number), held)
+        held.clear()
+        while self._asleep:
+            self._wake(self._draw_sleeper(), self.now_ms)
