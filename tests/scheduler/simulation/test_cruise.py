@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.mortal_simulation import Death, MortalSimulation
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import StepResult
@@ -17,6 +16,7 @@ from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.cruise import Coasted
 from fairlane.scheduler.simulation.results import ServiceMeter
+from fairlane.scheduler.simulation.simulate import Simulation
 from fairlane.scheduler.simulation.workload import Arrival, Hardware
 from tests.support.scheduler.fleet import Watcher
 from tests.support.scheduler.simulated import arrival
@@ -73,8 +73,6 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     named, workers = draw(st.booleans()), draw(st.sampled_from([None, 1, 2, 4]))
     gaps = draw(st.lists(st.sampled_from([0.0, 3.0, 40.0, 200.0, 900.0]), min_size=2, max_size=12))
     arrivals = [asked(draw, number, at_ms, named) for number, at_ms in enumerate(accumulate(gaps))]
-    dies = workers in (2, 4) and draw(st.booleans())
-    at_ms = draw(st.floats(0.0, 800.0))
     sizes = {
         "blocks": draw(st.integers(43, 80)),
         "host_slots": draw(st.sampled_from([0, 8, 40])),
@@ -91,19 +89,17 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
             overhead_ms=draw(st.sampled_from([0.0, 1.0])),
             noise=draw(st.sampled_from([0.0, 0.1])),
         ),
-        "deaths": [Death(at_ms, 0, at_ms + 150.0)] if dies else [],
         "until_ms": draw(st.sampled_from([float("inf"), float("inf"), 700.0])),
     }
 
 
-def run(world: dict[str, Any], *, is_stepwise: bool) -> tuple[MortalSimulation, Counter, list[Planner]]:
+def run(world: dict[str, Any], *, is_stepwise: bool) -> tuple[Simulation, Counter, list[Planner]]:
     meter, planners = Counter(bucket_ms=100.0), [planner(**world["sizes"]) for _ in range(world["workers"] or 1)]
-    simulation = MortalSimulation(
+    simulation = Simulation(
         arrivals=world["arrivals"],
         policies=planners,
         hardware=world["hardware"],
         queue=LaneQueue(DEFAULT_LANES, window=WINDOW) if world["workers"] else None,
-        deaths=world["deaths"],
         observers=[meter, Watcher()] if is_stepwise else [meter],
         seed=1,
         until_ms=world["until_ms"],
@@ -131,7 +127,7 @@ def test_what_coasts_tells_the_same_as_what_is_planned(world: dict[str, Any]) ->
     assert planned_meter.coasted_steps == 0
 
 
-def counters(simulation: MortalSimulation, planners: list[Planner]) -> list[float]:
+def counters(simulation: Simulation, planners: list[Planner]) -> list[float]:
     """What tenants were charged, at each worker and in the queue: it decides who is served next, in a longer run."""
     lanes = [lane for one in planners for lane in one._index.lanes.values()]
     queued = [] if simulation.queue is None else [*simulation.queue._book.places.values()]
@@ -157,7 +153,6 @@ def test_most_steps_of_long_outputs_coast(workers: int | None) -> None:
         "workers": workers,
         "sizes": {"blocks": 400, "host_slots": 0, "max_sequences": 16, "prefix_share": None},
         "hardware": Hardware(step=(2.0, 0.01, 0.05, 0.0, 0.0), copy=(1.0, 0.5)),
-        "deaths": [],
         "until_ms": float("inf"),
     }
 
@@ -174,7 +169,6 @@ def test_a_full_worker_coasts_while_others_wait_in_the_queue() -> None:
         "workers": 1,
         "sizes": {"blocks": 60, "host_slots": 0, "max_sequences": 4, "prefix_share": None},
         "hardware": Hardware(step=(2.0, 0.01, 0.05, 0.0, 0.0), copy=(1.0, 0.5)),
-        "deaths": [],
         "until_ms": float("inf"),
     }
 

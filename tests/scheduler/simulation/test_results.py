@@ -7,7 +7,6 @@ from collections import Counter
 import msgspec
 import pytest
 
-from benchmarks.common.clients import Client, flood
 from fairlane.scheduler.planner.steps import Produced, Row, SeqId, StepOutcome, StepPlan
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
@@ -226,11 +225,14 @@ class PlainGap:
 @pytest.mark.parametrize("seed", [1, 3, 4])
 def test_the_gap_is_what_its_definition_says(seed: int) -> None:
     meter, plain, draws = ServiceMeter(), PlainGap(), random.Random(seed)
-    clients = [
-        Client(tenant=name, rate_per_s=draws.uniform(3.0, 15.0), prompt=(1, 30), output=(1, 20)) for name in ("a", "b")
-    ]
+    arrivals = []
+    for name in ("a", "b"):
+        every_ms, at_ms = 1e3 / draws.uniform(3.0, 15.0), 0.0
+        while (at_ms := at_ms + draws.expovariate(1.0 / every_ms)) < 10_000.0:
+            sizes = {"prompt": draws.randint(1, 30), "output": draws.randint(1, 20), "max_tokens": 32}
+            arrivals.append(arrival(f"{name}/{at_ms}", at_ms, tenant=name, **sizes))
 
-    simulation(list(flood(clients, 10.0, seed)), observers=[meter, plain]).run()
+    simulation(sorted(arrivals, key=lambda one: one.at_ms), observers=[meter, plain]).run()
 
     assert meter.max_gap == plain.most > 0.0
 
