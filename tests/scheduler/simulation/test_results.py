@@ -229,8 +229,8 @@ def test_the_gap_is_what_its_definition_says(seed: int) -> None:
     for name in ("a", "b"):
         every_ms, at_ms = 1e3 / draws.uniform(3.0, 15.0), 0.0
         while (at_ms := at_ms + draws.expovariate(1.0 / every_ms)) < 10_000.0:
-            sizes = {"prompt": draws.randint(1, 30), "output": draws.randint(1, 20), "max_tokens": 32}
-            arrivals.append(arrival(f"{name}/{at_ms}", at_ms, tenant=name, **sizes))
+            prompt, output = draws.randint(1, 30), draws.randint(1, 20)
+            arrivals.append(arrival(f"{name}/{at_ms}", at_ms, tenant=name, prompt=prompt, output=output, max_tokens=32))
 
     simulation(sorted(arrivals, key=lambda one: one.at_ms), observers=[meter, plain]).run()
 
