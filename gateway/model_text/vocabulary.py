@@ -65,14 +65,21 @@ class Vocabulary:
         return pieces[token_id]
 
     def spell(self, token_ids: Sequence[int], *, first: bool) -> bytes | None:
-        spelled, known = b"", self._first if first else self._later
-        is_spelled = False
-        for token_id in token_ids:
-            piece = known[token_id] if token_id in known else self.piece(token_id, first=known is self._first)
-            if piece is not None:
-                spelled += piece
-                is_spelled, known = True, self._later
-        return spelled if is_spelled else None
+        """Return the bytes that tokens add to a text together; None if none of them adds any. `first`: as in
+        `piece`."""
+        if first:
+            for number, token_id in enumerate(token_ids, 1):
+                piece = self.piece(token_id, first=True)
+                if piece is not None:
+                    return piece + (self.spell(token_ids[number:], first=False) or b"")
+            return None
+        later = self._later
+        pieces = [
+            piece
+            for token_id in token_ids
+            if (piece := later[token_id] if token_id in later else self.piece(token_id, first=False)) is not None
+        ]
+        return b"".join(pieces) if pieces else None
 
     def token_bytes(self, token_id: int) -> bytes:
         if token_id in self._special:

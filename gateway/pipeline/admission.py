@@ -220,11 +220,12 @@ class AllOpenRequests:
 
     def produced(self, job: LiveJob, *, ends: bool = False) -> None:
         """Record new tokens of a job. `ends`: they are the last of a choice."""
-        choices = job.choices
-        published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
-        are_last = ends and len(choices) == 1
+        published = 0
+        for choice in job.choices:
+            published += choice.published
+        count = len(job.choices)
         own = self._open_requests[job.queue]  # it exists: the job entered it
-        own.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
+        own.produced(job.id, published // count, self._clock() * 1e3, are_last=ends and count == 1)
 
     def left(self, job: LiveJob) -> None:
         if job.message is None:

@@ -153,7 +153,7 @@ class Reaper:
                     found.append((name, job_id, record))
         if any(record.state is not JobState.ENDED for _, _, record in found):
             return
-        await self._settle(lapsed, total(recorded(record) for _, _, record in found))
+        await self._settle(lapsed, total([recorded(record) for _, _, record in found]))
         for name, job_id, _ in found:
             self._dispatcher.forget(name, job_id, until_ms=lapsed.once_until_ms)
 

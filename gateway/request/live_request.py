@@ -12,7 +12,7 @@ The dispatcher only delivers: `accept` is called in order by the one task that r
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,8 +82,10 @@ def charge_of(
     )
 
 
-def total(charges: Iterable[Charge]) -> Charge:
+def total(charges: Sequence[Charge]) -> Charge:
     """Add up the charges of a request's jobs."""
+    if len(charges) == 1:
+        return charges[0]
     owed = [charge for charge in charges if not charge.is_refund]
     if len(owed) <= 1:
         return owed[0] if owed else Charge.refund()

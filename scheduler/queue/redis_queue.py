@@ -8,7 +8,7 @@ import itertools
 import secrets
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -63,6 +63,8 @@ READ_COUNT = 256
 TRIM_EVERY = 64
 
 Arg = bytes | str | int | float
+# Of a stream: ids and fields.
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
 _encoder = msgspec.msgpack.Encoder()
 _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
@@ -218,11 +220,15 @@ class RedisQueue:
         starts with all that is kept, `$` with new entries. `block_ms` 0 does not wait; waits are limited to
         MAX_BLOCK_MS."""
         stream = f"{self._prefix}events:{gateway_id}"
-        last_id = await self._resolve(stream, last_id)
+        if last_id == "$":
+            last_id = await self._resolve(stream, last_id)
         await self._trim(stream, last_id)
-        entries = (await self._read({stream: last_id}, block_ms)).get(stream, [])
+        answer = await self._read({stream: last_id}, block_ms)
+        if not answer:
+            return last_id, []
+        [(_, entries)] = answer
         events = events_of([blob for _, fields in entries for blob in fields.values()])
-        return (entries[-1][0] if entries else last_id), events
+        return entries[-1][0].decode(), events
 
     # Calls of workers.
 
@@ -276,10 +282,10 @@ class RedisQueue:
         control_id = await self._resolve(control, control_id)
         wake_id = await self._resolve(wake, wake_id or last_id)
         await self._trim(control, control_id)
-        streams = await self._read({control: control_id, wake: wake_id}, block_ms)
-        said, woken = streams.get(control, []), streams.get(wake, [])
+        streams = dict(await self._read({control: control_id, wake: wake_id}, block_ms))
+        said, woken = streams.get(control.encode(), []), streams.get(wake.encode(), [])
         controls = controls_of(fields[b"c"] for _, fields in said if b"c" in fields)
-        next_id = f"{said[-1][0] if said else control_id}/{woken[-1][0] if woken else wake_id}"
+        next_id = f"{said[-1][0].decode() if said else control_id}/{woken[-1][0].decode() if woken else wake_id}"
         if any(b"w" in fields for _, fields in said):
             return next_id, controls, Wake.CALLED
         return next_id, controls, _wake(woken[-1][1][b"w"], worker_id) if woken else Wake.NOTHING
@@ -334,13 +340,12 @@ class RedisQueue:
         if self._reads[stream] % TRIM_EVERY == 0:
             await self._redis.xtrim(stream, minid=last_id, approximate=False)
 
-    async def _read(self, streams: dict[str, str], block_ms: int) -> dict[str, list[tuple[str, dict[bytes, bytes]]]]:
+    def _read(self, streams: dict[str, str], block_ms: int) -> Awaitable[list[tuple[bytes, Entries]]]:
+        """Return the new entries of those streams that have any."""
         block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None
         after: Any = streams  # the client's own type is invariant in keys and values
-        answer: Any = await self._redis.xread(after, count=READ_COUNT, block=block)
-        return {
-            stream.decode(): [(entry_id.decode(), fields) for entry_id, fields in entries] for stream, entries in answer
-        }
+        answer: Any = self._redis.xread(after, count=READ_COUNT, block=block)
+        return answer  # type: ignore[no-any-return]
 
 
 def _record_fields(job: Job) -> list[Arg]:

@@ -158,7 +158,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        return self.tool_choice.offered(self.tools)
+        return self.tool_choice.offered(self.tools) if self.tools else ()
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):

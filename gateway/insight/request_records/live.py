@@ -93,9 +93,10 @@ class LiveRecord:
         record = self._record
         if record is None:
             assert self._make is not None  # noqa: S101 - `let_go` is called after the last read
-            record = self._record = self._make(self)
-            if self.job.place:
-                record.add((self.job.queued_s - self._arrived_s) * 1e3, "queued", self.job.place)
+            record, job = self._make(self), self.job
+            self._record = record
+            if job.place:
+                record.add((job.queued_s - self._arrived_s) * 1e3, "queued", job.place)
         if self._make is not None:
             self._update(record)
         return record
@@ -134,7 +135,9 @@ class LiveRecord:
     def observe(self, job: LiveJob, event: Event) -> None:
         """Record a worker's event. Of tokens, only the first under each lease is reported, before it is counted."""
         self.has_news = True
-        if isinstance(event, Finished):
+        if isinstance(event, TokenDelta):
+            self._taken_up(job, event)
+        elif isinstance(event, Finished):
             if event.steps is not None and event.steps.queued_ms is not None:
                 self._begun_after_ms = event.steps.queued_ms
             if self._finished is None:
@@ -149,8 +152,6 @@ class LiveRecord:
             self._resumed(job, event)
         elif isinstance(event, Paused):
             self._paused(job, event)
-        elif isinstance(event, TokenDelta):
-            self._taken_up(job, event)
 
     def charged(self, charge: Charge) -> None:
         self.charge = charge
@@ -185,9 +186,11 @@ class LiveRecord:
         record.workers += [one for one in self._workers if one not in record.workers]
         record.output_tokens = self._published()
         self._add_times(record)
-        for event in self._finished or ():
-            _add_end(record, event, self._queued_ms)
-        self._finished = None
+        if self._finished:
+            queued_ms = self._queued_ms
+            for event in self._finished:
+                _add_end(record, event, queued_ms)
+            self._finished = None
         if self.charge is not None:
             charge = self.charge
             record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
@@ -219,13 +222,16 @@ class LiveRecord:
         answered, progress = self.answer, self._progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
+        stalls = self._stalls or []
+        if self._away or self._pauses:
+            stalls = [*stalls, *self._open_stalls(until_ms)]
         return account(
             Timeline(
                 total_ms=until_ms,
                 has_ended=answered is not None,
                 queued_ms=self._queued_ms,
                 starts=self._starts,
-                stalls=[*(self._stalls or ()), *self._open_stalls(until_ms)],
+                stalls=stalls,
                 last_token_ms=None if last_s is None else (last_s - self._arrived_s) * 1e3,
                 begun_after_ms=self._begun_after_ms,
             )
@@ -292,7 +298,7 @@ class LiveRecord:
         if event.worker_id and event.worker_id not in self._workers:
             self._workers.append(event.worker_id)
         last_s = None if self._progress is None else self._progress.last_token_s
-        since_ms = (last_s - self._arrived_s) * 1e3 if job.begun and last_s is not None else None
+        since_ms = (last_s - self._arrived_s) * 1e3 if last_s is not None and job.begun else None
         now_ms = self.age_ms
         if since_ms is not None or not self._starts:
             self._starts.append(Start(now_ms, event.queued_ms, event.prefill_ms, since_ms))

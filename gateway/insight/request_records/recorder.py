@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fairlane.gateway.insight.request_records import keys
 from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore, packed_names
@@ -85,7 +84,7 @@ class RequestRecorder:
         self.enabled = enabled
         self._wall_clock = wall_clock
         self._live: dict[str, LiveRecord] = {}
-        # Live records by each of their other names, as built by `keys`, and by id; the newest last.
+        # Live records by each of their other names, and by id; the newest last.
         self._named: dict[str, dict[str, LiveRecord]] = {}
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
         self._unwritten: list[EndedRecord] = []
@@ -108,8 +107,9 @@ class RequestRecorder:
         clock = asyncio.get_running_loop().time
         live = LiveRecord(make, request, names, arrived_s, due_ms, clock, self._over)
         request.record = self._live[live.id] = live
-        for name in keys.names_of(live.account, *live.names):
-            self._named.setdefault(name, {})[live.id] = live
+        for name in live.names:
+            if name:
+                self._named.setdefault(name, {})[live.id] = live
         return live
 
     def refused(self, record: RequestRecord, arrived_s: float) -> None:
@@ -130,10 +130,7 @@ class RequestRecorder:
         """Return a record that this gateway has and the store may not have yet.
 
         `name` is its id, or the request's or answer's id. `account`: return only records of this account's tenant."""
-        live = self._live.get(name)
-        if live is None or account not in (None, live.account):
-            named = self._named.get(keys.of_anybody(name) if account is None else keys.of_tenant(account, name), {})
-            live = next(reversed(named.values()), None)
+        live = self._live_by(name, account)
         if live is not None:
             return self._up_to_date(live)
         unwritten = [one.record for one in self._unwritten]
@@ -142,6 +139,13 @@ class RequestRecorder:
             if (name == one.id or name in names) and account in (None, one.account):
                 return self._up_to_date(one) if isinstance(one, LiveRecord) else one
         return None
+
+    def _live_by(self, name: str, account: str | None) -> LiveRecord | None:
+        live = self._live.get(name)
+        if live is not None and account in (None, live.account):
+            return live
+        named = reversed(self._named.get(name, {}).values())
+        return next((live for live in named if account in (None, live.account)), None)
 
     def running(self) -> list[RequestRecord]:
         return [self._up_to_date(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
@@ -232,11 +236,12 @@ class RequestRecorder:
 
     def _over(self, live: LiveRecord) -> None:
         self._live.pop(live.id, None)
-        for name in keys.names_of(live.account, *live.names):
-            named = self._named.get(name, {})
-            named.pop(live.id, None)
-            if not named:
-                self._named.pop(name, None)
+        for name in live.names:
+            named = self._named.get(name)
+            if named is not None:
+                named.pop(live.id, None)
+                if not named:
+                    del self._named[name]
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
         self._keep(live, is_special=_is_special(live))

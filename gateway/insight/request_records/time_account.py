@@ -18,8 +18,7 @@ At each instant the request is in exactly one part:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import msgspec
@@ -49,8 +48,7 @@ class TimeParts(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return msgspec.structs.replace(self, network=round(self.network + rest_ms, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True, gc=False):
     """The first token under one lease."""
 
     received_ms: float
@@ -62,8 +60,7 @@ class Start:
     since_ms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(msgspec.Struct, frozen=True, gc=False):
     """A span in which a choice could not continue."""
 
     kind: StallKind
@@ -71,8 +68,7 @@ class Stall:
     until_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """The observations of a request's time."""
 
     total_ms: float
@@ -137,36 +133,29 @@ def _walk(timeline: Timeline, total_ms: float) -> Iterator[tuple[Part, float, fl
     yield "network", at_ms, total_ms
 
 
-def _stations(timeline: Timeline) -> Iterator[tuple[Part, float]]:
-    """Yield each part and its end; an end before the previous one makes an empty part."""
+def _stations(timeline: Timeline) -> list[tuple[Part, float]]:
+    """Return each part and its end; an end before the previous one makes an empty part."""
     queued_ms, has_token = timeline.queued_ms, False
-    yield "network", queued_ms
+    stations: list[tuple[Part, float]] = [("network", queued_ms)]
     for start in timeline.starts:
         if start.since_ms is not None and has_token:
-            yield "decode", start.since_ms
+            stations += (("decode", start.since_ms),)
         has_token = True
         begun_ms = start.received_ms if start.waited_ms is None else min(queued_ms + start.waited_ms, start.received_ms)
-        yield "queue", begun_ms
         ready_ms = (
             start.received_ms if start.prefill_ms is None else min(begun_ms + start.prefill_ms, start.received_ms)
         )
-        yield "prefill", ready_ms
-        yield "network", start.received_ms
+        stations += (("queue", begun_ms), ("prefill", ready_ms), ("network", start.received_ms))
     if has_token:
         last_ms = timeline.last_token_ms
-        yield "decode", timeline.total_ms if last_ms is None or not timeline.has_ended else last_ms
+        stations += (("decode", timeline.total_ms if last_ms is None or not timeline.has_ended else last_ms),)
     elif timeline.begun_after_ms is None:
-        yield "queue", timeline.total_ms
+        stations += (("queue", timeline.total_ms),)
     else:
-        yield "queue", queued_ms + timeline.begun_after_ms
-        yield "prefill", timeline.total_ms
+        stations += (("queue", queued_ms + timeline.begun_after_ms), ("prefill", timeline.total_ms))
+    return stations
 
 
 def _rounded(spent: Mapping[Part, float]) -> TimeParts:
-    tenths, before, so_far = list[float](), 0, 0.0
-    for part_ms in spent.values():
-        so_far += part_ms
-        after = int(so_far * 10.0 + 0.5)
-        tenths.append((after - before) / 10.0)
-        before = after
-    return TimeParts(*tenths)
+    tenths = [int(so_far * 10.0 + 0.5) for so_far in accumulate(spent.values(), initial=0.0)]
+    return TimeParts(*[(after - before) / 10.0 for before, after in pairwise(tenths)])

@@ -36,7 +36,7 @@ def test_the_order_in_which_stalls_were_heard_changes_nothing(timeline: Timeline
     shuffled = list(timeline.stalls)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 
-    other = Timeline(**{name: getattr(timeline, name) for name in Timeline.__slots__} | {"stalls": shuffled})
+    other = msgspec.structs.replace(timeline, stalls=shuffled)
     assert account(other) == account(timeline)
 
 
