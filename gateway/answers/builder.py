@@ -3,7 +3,6 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -43,13 +42,12 @@ class Usage(msgspec.Struct, frozen=True):
         }
 
 
-@dataclass(slots=True)
-class AnswerChoice:
+class AnswerChoice(msgspec.Struct):
     """The output of one choice so far. A stream keeps only what its next frame needs."""
 
-    text: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    text: list[str] = []
+    token_ids: list[int] = []
+    logprobs: list[PositionLogprobs] = []
     # Characters of the tokens whose log-probabilities were sent.
     characters: int = 0
     finish_reason: FinishReason | None = None
@@ -164,7 +162,9 @@ class AnswerBuilder(ABC):
     def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
         for chunk in chunks:
             if isinstance(chunk, TextChunk):
-                choice = self._choices.setdefault(chunk.index, AnswerChoice())
+                choice = self._choices.get(chunk.index)
+                if choice is None:
+                    choice = self._choices[chunk.index] = AnswerChoice()
                 choice.text.append(chunk.text)
                 choice.token_ids += chunk.token_ids
                 choice.logprobs += chunk.logprobs

@@ -81,7 +81,7 @@ class ChoicesAnswer(AnswerBuilder):
         return [*frames, before, _encode(echo), after] if echo else frames
 
     def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
-        logprobs = self._logprobs_of(chunk, choice)
+        logprobs = None if self._request.logprobs is None else self._logprobs_of(chunk, choice)
         if logprobs is None and chunk.finish_reason is None and not self._request.continuous_usage:
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []

@@ -86,8 +86,9 @@ class BodyBudget:
 
     def refusal(self, tenant: str | None, held_bytes: int, more: int) -> ApiError | None:
         """Return the error for a body that holds `held_bytes` and wants `more`, if it may not have them."""
-        if tenant is not None and self.of_tenant(tenant) + more > self.most_tenant_bytes:
-            return body_budget_full(self.most_tenant_bytes, self.of_tenant(tenant), more)
+        held_by_tenant = 0 if tenant is None else self._tenants.get(tenant, 0)
+        if tenant is not None and held_by_tenant + more > self.most_tenant_bytes:
+            return body_budget_full(self.most_tenant_bytes, held_by_tenant, more)
         most_bytes = self.most_bytes if held_bytes + more <= SMALL_BYTES else self.most_large_bytes
         return overloaded_memory() if self.held_bytes + more > most_bytes else None
 
@@ -131,10 +132,11 @@ class BodyHold:
         Raises ApiError `concurrency_limit_exceeded` over the tenant's budget, `overloaded_memory` over the process's.
         """
         if self._tenant is None and self.refusal is None and not self._is_over:
-            self._budget.add(None, -self.held_bytes)  # charged again below, to the tenant
+            self._budget.held_bytes -= self.held_bytes  # charged again below, to the tenant
             self._tenant, self.held_bytes = tenant, 0
             self._grow(max(self._come_bytes, declared_bytes))
-        self.check()
+        if self.refusal is not None:
+            self.check()
 
     def pass_on(self, count: int) -> None:
         self._come_bytes -= count

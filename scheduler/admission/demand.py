@@ -12,7 +12,7 @@ requests of a full worker thus pay for its steps exactly; a worker that is not f
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ BUCKETS = 64
 MAX_DECODE_SHARE = 7.0 / 8.0
 
 
-class FleetCapacity(NamedTuple):
+class FleetCapacity(msgspec.Struct, frozen=True, gc=False):
     """The workers of one queue, as the demand test sees them."""
 
     workers: int
@@ -72,8 +72,7 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
         return self.prefill_ms + self.decode_ms
 
 
-@dataclass(slots=True)
-class Sum:
+class Sum(msgspec.Struct):
     """The sum of several loads."""
 
     loads: int = 0
@@ -83,7 +82,7 @@ class Sum:
     token_ms: float = 0.0
     share: float = 0.0
     # Deadline bucket -> number of loads with a deadline there, and their work.
-    dated: dict[int, tuple[int, float]] = field(default_factory=dict)
+    dated: dict[int, tuple[int, float]] = {}
 
     def add(self, load: LaneLoad, times: int = 1) -> None:
         """Add a load `times` times; subtract it if negative."""
@@ -125,7 +124,9 @@ class DemandLedger:
         if load.due_ms < math.inf:
             load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
         self._loads[job_id] = load
-        self._sums.setdefault(load.level, Sum()).add(load)
+        if load.level not in self._sums:
+            self._sums[load.level] = Sum()
+        self._sums[load.level].add(load)
 
     def remove(self, job_id: str) -> None:
         """Remove a load; unknown ones are ignored."""
@@ -172,7 +173,10 @@ class DemandLedger:
 def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
     """Return the time until a load's first token, after all work of higher priority that is due no later."""
     before = ledger.up_to(load.level)
-    later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
+    later_ms = 0.0
+    for bucket, (_, work_ms) in before.dated.items():
+        if bucket * BUCKET_MS > load.due_ms:
+            later_ms += work_ms
     return _wait(before, load, fleet)(before.work_ms - later_ms)
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from fairlane.scheduler.planner.fading import FadingSum
 
 # Time constant of a tenant's rate.
@@ -60,8 +62,7 @@ class _Pace:
         return moved / self._over_ms.at(self._at_ms) if self._begun >= FEWEST and moved > 0.0 else None
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct):
     own: TenantLane
     entered_ms: float
     place: int
@@ -80,9 +81,11 @@ class Waits:
         job = self._waiting.get(job_id)
         if job is None:
             own = TenantLane(rank, tenant)
-            self._make_room(own)
+            if own not in self._paces:
+                self._make_room()
+                self._paces[own] = _Pace()
             self._waiting[job_id] = _Waiting(own, now_ms, place, now_ms)
-            self._paces.setdefault(own, _Pace()).waiting += 1
+            self._paces[own].waiting += 1
         elif now_ms > job.seen_ms:
             self._paces[job.own].observe(job.place - place, now_ms - job.seen_ms, now_ms, begun=False)
             job.place, job.seen_ms = place, now_ms
@@ -114,8 +117,8 @@ class Waits:
         }
         return time_to_start_ms(own, Queued(place, rate), others)
 
-    def _make_room(self, own: TenantLane) -> None:
-        if own not in self._paces and len(self._paces) >= MAX_TENANTS:
+    def _make_room(self) -> None:
+        if len(self._paces) >= MAX_TENANTS:
             self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
 
     def _rate(self, own: TenantLane) -> float | None:

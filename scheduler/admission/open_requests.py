@@ -9,7 +9,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import msgspec
 
@@ -158,8 +157,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.deadline_ms is not None or self.ttft_ms is not None
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(msgspec.Struct):
     request: Request
     guaranteed: bool
     arrived_ms: float
@@ -271,7 +269,8 @@ class OpenRequests:
         self, job_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
     ) -> None:
         """Add an admitted request, or replace the one with this id. `load` is its demand if it was just computed."""
-        self.withdraw(job_id, now_ms)
+        if job_id in self._open:
+            self.withdraw(job_id, now_ms)
         found = self._open[job_id] = _Open(request, guaranteed, now_ms)
         if self.costs is not None:
             load = load or self._load(found, self.costs)
@@ -346,8 +345,11 @@ class OpenRequests:
 
     def _asked_above(self, lane: LaneName, now_ms: float) -> float:
         rank = self._lanes[lane].rank
-        above = [(other.rank, name) for name, other in self._lanes.items() if other.rank < rank]
-        return sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
+        above = 0.0
+        for name, other in self._lanes.items():
+            if other.rank < rank:
+                above += max(self._asked[other.rank].at(now_ms), self._asked_of_all.get(name, 0.0))
+        return above
 
     def taken(self, rank: int, now_ms: float) -> float:
         lane = next((name for name, lane in self._lanes.items() if lane.rank == rank), None)
@@ -357,8 +359,13 @@ class OpenRequests:
         """Return the fraction of the workers' time that is guaranteed to, or requested by, work ahead of a lane's best
         effort."""
         rank = self._lanes[lane].rank
-        promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
-        promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
+        promised = 0.0
+        for other, rate in self._promised.items():
+            if other <= rank:
+                promised += rate.at(now_ms)
+        for other, share in self._promised_elsewhere.items():
+            if other <= rank:
+                promised += share
         return max(self.lanes_above(lane, now_ms), min(promised, MAX_TAKEN))
 
     def fleet(self, costs: RequestCosts) -> FleetCapacity:

@@ -35,7 +35,9 @@ class FadingSum:
         self._sum, self._at = 0.0, since
 
     def add(self, value: float, now: float) -> None:
-        self._sum, self._at = min(self._most, max(0.0, self.at(now) + value)), now
+        total = self.at(now) + value
+        self._sum = 0.0 if total < 0.0 else total if total < self._most else self._most
+        self._at = now
 
     def at(self, now: float) -> float:
         return self._sum * math.exp((self._at - now) / self._over)

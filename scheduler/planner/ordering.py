@@ -200,7 +200,5 @@ def next_due_ms(ttft_ms: float | None, end_ms: float | None, tokens: int, pace_m
     """Return the due time of the next of `tokens` remaining tokens, each `pace_ms` after the previous one.
 
     `ttft_ms` is None after the first token. Infinity means no due time; a negative value means too late."""
-    dues = [] if ttft_ms is None else [ttft_ms]
-    if end_ms is not None:
-        dues.append(end_ms - tokens * pace_ms)
-    return min(dues, default=math.inf)
+    due_ms = math.inf if ttft_ms is None else ttft_ms
+    return due_ms if end_ms is None else min(due_ms, end_ms - tokens * pace_ms)
