@@ -58,6 +58,7 @@ class Server:
             "ADMIN_KEY": ADMIN_KEY,
             "WORKER__KV_MEMORY": "256MiB",
             "WORKER__HOST_KV_MEMORY": "128MiB",
+            "WORKER__THREADS": "1",  # both processes of tests have a server: threads would wait for each other
             **self.settings,
         }
         environ |= {f"FAIRLANE_{name}": value for name, value in settings.items()}
