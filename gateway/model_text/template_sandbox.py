@@ -2,8 +2,8 @@
 tracking of each character's origin.
 
 Filters, methods and functions are a closed set, since each must keep the taint (`template_taint`). A step that would
-make more than `MAX_MADE` is refused. The sum of many steps, and their time, are unbounded: a template comes with the
-model and is its operator's choice."""
+make more than `template_taint.MAX_MADE` is refused. The sum of many steps, and their time, are unbounded: a template
+comes with the model and is its operator's choice."""
 
 import json
 import re
@@ -24,8 +24,6 @@ from jinja2.utils import Namespace
 from fairlane.gateway.model_text import template_taint as taint
 from fairlane.gateway.model_text.template_taint import Value, as_text
 
-# Characters of a text, elements of a list, bits of a number.
-MAX_MADE = 2**24
 # Columns of an indent, characters of a separator.
 _MAX_JSON_FILL = 16
 # The directives that keep the taint; those with a width could produce any length of text.
@@ -55,7 +53,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        return _joined("", parts)
+        return taint.join("", parts)
 
     def call(self, context: Context, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
         """Call an object for a template. Raises SecurityError if that is not allowed or would produce too much."""
@@ -120,51 +118,34 @@ def _call_method(method: BuiltinMethodType, args: tuple[Value, ...], kwargs: Map
     if not isinstance(owner, str):
         return method(*args, **kwargs)
     if name in ("join", "replace"):
-        return (_joined if name == "join" else _replaced)(owner, *args, **kwargs)
+        return (taint.join if name == "join" else taint.replace)(owner, *args, **kwargs)
     return taint.call_method(method, args, kwargs)
-
-
-def _check_made(size: int) -> None:
-    if size > MAX_MADE:
-        raise SecurityError("too large")
 
 
 def _check_operator(operator: str, left: Value, right: Value) -> None:
     if operator == "*":
         many, times = (right, left) if isinstance(left, int) else (left, right)
         if isinstance(many, (str, list, tuple)) and isinstance(times, int):
-            _check_made(len(many) * times)
+            taint.check_size(len(many) * times)
     elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-        _check_made(left.bit_length() * right)
+        taint.check_size(left.bit_length() * right)
     elif operator == "%" and isinstance(left, str) and _TRACKED_FORMAT.fullmatch(left) is None:
         raise SecurityError("a format other than %s and %d")
-
-
-def _joined(separator: str, parts: Iterable[str]) -> str:
-    texts = list(parts)
-    _check_made(sum(map(len, texts)) + len(separator) * len(texts))
-    return taint.join(separator, texts)
-
-
-def _replaced(text: str, old: str, new: str, count: int = -1) -> str:
-    found = text.count(old) if count < 0 else min(text.count(old), count)
-    _check_made(len(text) + found * (len(new) - len(old)))
-    return taint.replace(text, old, new, count)
 
 
 @pass_environment
 def _join(environment: Environment, value: Iterable[Value], d: str = "", attribute: str | None = None) -> str:
     items = value if attribute is None else map(stock.make_attrgetter(environment, attribute), value)
-    return _joined(as_text(d), map(as_text, items))
+    return taint.join(as_text(d), map(as_text, items))
 
 
 def _replace(s: Value, old: Value, new: Value, count: int | None = None) -> str:
-    return _replaced(as_text(s), as_text(old), as_text(new), -1 if count is None else count)
+    return taint.replace(as_text(s), as_text(old), as_text(new), -1 if count is None else count)
 
 
 def _indent(s: Value, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     text = as_text(s)
-    _check_made(len(text) + (len(text.splitlines()) + 1) * (len(width) if isinstance(width, str) else width))
+    taint.check_size(len(text) + (len(text.splitlines()) + 1) * (len(width) if isinstance(width, str) else width))
     return stock.do_indent(text, width, first, blank)
 
 

@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinMethodType, NoneType
 from typing import Any, SupportsIndex
 
+from jinja2.exceptions import SecurityError
+
 Value = Any
 
+# Characters of a text, elements of a list, bits of a number that one step of a template may make.
+MAX_MADE = 2**24
 # The origin of each character in a taint: the template or the caller.
 OWN, GIVEN = "0", "1"
 _CLEAN = frozenset({str, int, float, bool, NoneType})
@@ -82,9 +86,16 @@ def as_text(value: Value) -> str:
     return str(value) if is_clean(value) else given(str(value))
 
 
+def check_size(made: int) -> None:
+    """Raise SecurityError if a template would make more than MAX_MADE."""
+    if made > MAX_MADE:
+        raise SecurityError("too large")
+
+
 def join(separator: str, parts: Iterable[str]) -> str:
     """Join texts as `str.join` does, with taint."""
     texts = list(parts)
+    check_size(sum(map(len, texts)) + len(separator) * len(texts))
     if separator:
         spaced = [separator] * (2 * len(texts) - 1)
         spaced[::2] = texts
@@ -95,6 +106,8 @@ def join(separator: str, parts: Iterable[str]) -> str:
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
     """Replace text as `str.replace` does, with taint."""
+    found = text.count(old) if count < 0 else min(text.count(old), count)
+    check_size(len(text) + found * (len(new) - len(old)))
     if is_clean(text, new):
         return text.replace(old, new, count)
     if not old:

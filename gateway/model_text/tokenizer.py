@@ -168,21 +168,23 @@ class TextModel:
 
         Raises ApiError naming `input` for ids outside the vocabulary, PromptTooLong."""
         if isinstance(prompt, str):
-            self._check_length(prompt)
-            before, after = self._marks
-            return (*before, *self._control.encode(given(prompt)), *after)
+            return self._without_control(prompt, marked=True)
         return self._ids(prompt, "input")
 
     def encode(self, text: str, *, marked: bool = True) -> tuple[int, ...]:
         """Return the tokens of plain text. `marked`: with the tokens that the model expects around it. Raises
         PromptTooLong."""
-        self._check_length(text)
         if not self._raw_prompts:
-            before, after = self._marks if marked else ([], [])
-            return (*before, *self._control.encode(given(text)), *after)
+            return self._without_control(text, marked=marked)
+        self._check_length(text)
         # The library's plain `encode` would block all other threads, including the event loop's.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
         return tuple(encoding.ids)
+
+    def _without_control(self, text: str, *, marked: bool) -> tuple[int, ...]:
+        self._check_length(text)
+        before, after = self._marks if marked else ([], [])
+        return (*before, *self._control.encode(given(text)), *after)
 
     def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
         if not self.output_format.needs_reader(tools):

@@ -121,14 +121,17 @@ class FileObject(TypedDict):
     status_details: None
 
 
-class FileList(TypedDict):
-    """A page of the tenant's files."""
-
+class _Page(TypedDict):
     object: Literal["list"]
-    data: list[FileObject]
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class FileList(_Page):
+    """A page of the tenant's files."""
+
+    data: list[FileObject]
 
 
 class FileDeleted(TypedDict):
@@ -214,11 +217,7 @@ class BatchObject(TypedDict):
     metadata: dict[str, str] | None
 
 
-class BatchList(TypedDict):
+class BatchList(_Page):
     """A page of the tenant's batches."""
 
-    object: Literal["list"]
     data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool

@@ -1,6 +1,7 @@
 """Field types that all request bodies share."""
 
 import json
+from collections.abc import Mapping, Set
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -25,6 +26,23 @@ def json_text(value: object) -> str:
     except (TypeError, ValueError, RecursionError):  # the reader of large bodies keeps long lists only of token ids
         raise PydanticCustomError("json", "holds a number out of range, or a long list of numbers") from None
     return as_unicode(text)
+
+
+def joined_parts(texts: Mapping[str, str], ignored: Set[str], content: object) -> object:
+    """Join a list of text parts into one text. `texts`: the field with the text, by type of part; `ignored`: fields
+    without meaning."""
+    if not isinstance(content, list):
+        return content
+    joined: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        field = texts.get(kind) if isinstance(kind, str) else None
+        if field is None:
+            raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
+        if part.keys() - {"type", field, *ignored} or not isinstance(part.get(field), str):
+            raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
+        joined.append(part[field])
+    return "\n".join(joined)
 
 
 def _as_flag(value: object) -> object:

@@ -133,12 +133,7 @@ class KeptResponse(msgspec.Struct, frozen=True):
         return f"KeptResponse({len(self.items)} items)"
 
 
-_read_kept = msgspec.json.Decoder(KeptResponse).decode
-
-
-def read_kept(kept: bytes) -> KeptResponse:
-    """Decode a stored response."""
-    return _read_kept(kept)
+read_kept = msgspec.json.Decoder(KeptResponse).decode
 
 
 def parse_response(

@@ -5,14 +5,15 @@ A message is a turn of its own. Reasoning, text and calls that the model produce
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, joined_parts
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
 
@@ -46,26 +47,14 @@ def full_name(namespace: str | None, name: str) -> str:
     return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
-def _joined(content: object) -> object:
-    return "\n".join(map(_part, content)) if isinstance(content, list) else content
-
-
-def _part(part: object) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    field = _TEXTS.get(kind) if isinstance(kind, str) else None
-    if not isinstance(part, dict) or field is None:
-        raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
-    if part.keys() - {"type", field, *_BESIDE} or not isinstance(part.get(field), str):
-        raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
-    return str(part[field])
-
-
 def _refuse_unless_direct(caller: object) -> None:
     if caller is not None and caller != {"type": "direct"}:
         raise PydanticCustomError("caller", "is not supported yet")
 
 
-Parts = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, Any]])]
+Parts = Annotated[
+    Text, BeforeValidator(partial(joined_parts, _TEXTS, _BESIDE), json_schema_input_type=str | list[dict[str, Any]])
+]
 Caller = Annotated[None, PlainValidator(_refuse_unless_direct, json_schema_input_type=dict[str, str] | None)]
 CallId = Annotated[Hint, Field(min_length=1)]
 Name = Annotated[Hint, Field(min_length=1)]
@@ -245,12 +234,8 @@ Items = Annotated[
     Field(min_length=1, fail_fast=True),
     BeforeValidator(_listed, json_schema_input_type=str | list[ListedItem]),
 ]
-_read = TypeAdapter(list[ListedItem]).validate_python
-
-
-def read_items(items: Iterable[Json]) -> list[GivenItem]:
-    """Validate stored items."""
-    return _read(list(items))
+# Validates stored items.
+read_items = TypeAdapter(list[ListedItem]).validate_python
 
 
 def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...]:

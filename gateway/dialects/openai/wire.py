@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, as_unicode
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, as_unicode, joined_parts
 from fairlane.gateway.dialects.openai.neutral import Neutral, refuse_unless_neutral
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
@@ -29,6 +29,8 @@ MOST_BIAS = 100.0
 MAX_STOP_TOKENS = 128
 # Thirty days, in a body or a header.
 MAX_DEADLINE_MS = 30 * 86_400_000.0
+# Fields with the text of a message's parts, by type; the message of a response may be a refusal.
+_TEXTS = {"text": "text", "refusal": "refusal"}
 _INT64 = 2**63
 _MOST_DIGITS = 9
 
@@ -47,17 +49,7 @@ def _joined(content: object) -> object:
         return content
     if not content:
         raise PydanticCustomError("parts", "must be text or a non-empty list of text parts")
-    return "\n".join(_part(part) for part in content)
-
-
-def _part(part: object) -> str:
-    if isinstance(part, dict) and part.keys() == {"type", "refusal"} and isinstance(part["refusal"], str):
-        return part["refusal"]  # a response's content may hold it
-    if not isinstance(part, dict) or part.get("type") != "text":
-        raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
-    if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
-        raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
-    return part["text"]
+    return joined_parts(_TEXTS, frozenset(), content)
 
 
 def _nothing(value: object) -> None:

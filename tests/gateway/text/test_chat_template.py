@@ -6,7 +6,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from fairlane.gateway.model_text.chat_template import MAX_SOURCE_CHARS, ChatTemplate, TemplateRefusal
-from fairlane.gateway.model_text.template_sandbox import MAX_MADE
+from fairlane.gateway.model_text.template_taint import MAX_MADE
 from tests.support.gateway.cards import CHATML
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
