@@ -20,11 +20,12 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from fairlane.gateway import errors
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
-from fairlane.gateway.api.files import FileParts
+from fairlane.gateway.api.batches import BatchEndpoints
+from fairlane.gateway.api.files import FileEndpoints
 from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.api.health import Health
-from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
-from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
+from fairlane.gateway.api.models import Models, ShowLimits
+from fairlane.gateway.api.responses import Compact, Respond, StoredResponses
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.control.admin import routes as admin
 from fairlane.gateway.control.admin.call import AdminParts
@@ -76,6 +77,7 @@ def create_app(resources: Resources) -> Starlette:
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     of_lines: dict[str, Endpoint] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
+    models, stored = Models(resources.fleet.cache), StoredResponses(kept)
     texts = TextAnswers(resources.fleet.cache, resources.requests.body_room)
 
     def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
@@ -120,11 +122,11 @@ def create_app(resources: Resources) -> Starlette:
                 responses.COMPACT_PATH,
                 once(responses.COMPACT_PATH, responses.COMPACT, Compact(events, kept, seals)),
             ),
-            tenant("GET", responses.ONE_PATH, ShowResponse(kept)),
-            tenant("DELETE", responses.ONE_PATH, ForgetResponse(kept)),
-            tenant("GET", responses.ITEMS_PATH, ListInputItems(kept)),
-            tenant("GET", "/v1/models", ListModels(resources.fleet.cache)),
-            tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet.cache)),
+            tenant("GET", responses.ONE_PATH, stored.show),
+            tenant("DELETE", responses.ONE_PATH, stored.forget),
+            tenant("GET", responses.ITEMS_PATH, stored.list_items),
+            tenant("GET", "/v1/models", models.list),
+            tenant("GET", "/v1/models/{model:path}", models.show),
             *[
                 tenant("POST", path, AnswerText(answer, events.bounds.room, events.bounds.body_timeout_s))
                 for path, answer in (
@@ -147,7 +149,7 @@ def create_app(resources: Resources) -> Starlette:
 
 def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpoint]]:
     section, records = resources.settings.gateway.files, resources.batches.records
-    parts = FileParts(
+    of_files = FileEndpoints(
         records=resources.batches.files,
         batches=records,
         storage=resources.batches.storage,
@@ -157,7 +159,7 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
         uploads_at_once=section.uploads_at_once,
         room=resources.requests.body_room,
     )
-    create = batches.CreateBatch(
+    of_batches = BatchEndpoints(
         records,
         resources.batches.files,
         resources.batches.storage,
@@ -166,15 +168,15 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
         bounds,
     )
     return [
-        ("POST", files.PATH, files.UploadFile(parts)),
-        ("GET", files.PATH, files.ListFiles(parts)),
-        ("GET", f"{files.PATH}/{{file}}", files.ShowFile(parts)),
-        ("DELETE", f"{files.PATH}/{{file}}", files.DeleteFile(parts)),
-        ("GET", f"{files.PATH}/{{file}}/content", files.FileContent(parts)),
-        ("POST", batches.PATH, create),
-        ("GET", batches.PATH, batches.ListBatches(records)),
-        ("GET", f"{batches.PATH}/{{batch}}", batches.ShowBatch(records)),
-        ("POST", f"{batches.PATH}/{{batch}}/cancel", batches.CancelBatch(records, resources.batches.runner)),
+        ("POST", files.PATH, of_files.upload),
+        ("GET", files.PATH, of_files.list),
+        ("GET", f"{files.PATH}/{{file}}", of_files.show),
+        ("DELETE", f"{files.PATH}/{{file}}", of_files.delete),
+        ("GET", f"{files.PATH}/{{file}}/content", of_files.content),
+        ("POST", batches.PATH, of_batches.create),
+        ("GET", batches.PATH, of_batches.list),
+        ("GET", f"{batches.PATH}/{{batch}}", of_batches.show),
+        ("POST", f"{batches.PATH}/{{batch}}/cancel", of_batches.cancel),
     ]
 
 

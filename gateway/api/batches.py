@@ -37,8 +37,8 @@ DAY_S = 86_400
 AGAIN_S = 60.0
 
 
-class CreateBatch:
-    """The endpoint `POST /v1/batches`."""
+class BatchEndpoints:
+    """The endpoints for batches."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CreateBatch:
         self._fleet_cache = fleet_cache
         self._bounds = bounds
 
-    async def __call__(self, context: RequestContext) -> None:
+    async def create(self, context: RequestContext) -> None:
         caller = context.caller
         key = key_of(context.headers)
         asked = await self._read(context)
@@ -84,6 +84,30 @@ class CreateBatch:
         made = KnownBatch(batch, None) if key is None else await _own(self._records, caller, batch.id)
         _check_same(made, asked)  # a concurrent request with the same key may have created it
         await send_json(context.send, made.shown(), [])
+
+    async def list(self, context: RequestContext) -> None:
+        caller = context.caller
+        query = read_query(BatchesQuery, context.scope["query_string"])
+        found = await self._records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
+        if found is None:
+            raise invalid("after", "`after` is not the id of a batch.")
+        await send_json(context.send, page([each.shown() for each in found], query.limit), [])
+
+    async def show(self, context: RequestContext) -> None:
+        found = await _own(self._records, context.caller, context.path_params["batch"])
+        await send_json(context.send, found.shown(), [])
+
+    async def cancel(self, context: RequestContext) -> None:
+        caller = context.caller
+        found = await _own(self._records, caller, context.path_params["batch"])
+        status = found.batch.status
+        if status in OPEN and status != "finalizing":
+            await self._records.cancel(caller.root, found.batch.id)
+            self._runner.cancelled(found.batch.id)
+            found = await _own(self._records, caller, found.batch.id)
+        elif status != "cancelled" and found.batch.ends_as != "cancelled":
+            raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
+        await send_json(context.send, found.shown(), [])
 
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
         now_s = int(time.time())
@@ -153,52 +177,6 @@ class CreateBatch:
         limit = limits[full.limit]
         block = LimitBlock(BATCH_LIMIT, full.limit, limit or 0, full.used, 0, tokens, None)
         return limit_denied("rate", block, AGAIN_S)
-
-
-class ListBatches:
-    """The endpoint `GET /v1/batches`."""
-
-    def __init__(self, records: BatchRecords) -> None:
-        self._records = records
-
-    async def __call__(self, context: RequestContext) -> None:
-        caller = context.caller
-        query = read_query(BatchesQuery, context.scope["query_string"])
-        found = await self._records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
-        if found is None:
-            raise invalid("after", "`after` is not the id of a batch.")
-        await send_json(context.send, page([each.shown() for each in found], query.limit), [])
-
-
-class ShowBatch:
-    """The endpoint `GET /v1/batches/{id}`."""
-
-    def __init__(self, records: BatchRecords) -> None:
-        self._records = records
-
-    async def __call__(self, context: RequestContext) -> None:
-        found = await _own(self._records, context.caller, context.path_params["batch"])
-        await send_json(context.send, found.shown(), [])
-
-
-class CancelBatch:
-    """The endpoint `POST /v1/batches/{id}/cancel`."""
-
-    def __init__(self, records: BatchRecords, runner: BatchRunner) -> None:
-        self._records = records
-        self._runner = runner
-
-    async def __call__(self, context: RequestContext) -> None:
-        caller = context.caller
-        found = await _own(self._records, caller, context.path_params["batch"])
-        status = found.batch.status
-        if status in OPEN and status != "finalizing":
-            await self._records.cancel(caller.root, found.batch.id)
-            self._runner.cancelled(found.batch.id)
-            found = await _own(self._records, caller, found.batch.id)
-        elif status != "cancelled" and found.batch.ends_as != "cancelled":
-            raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
-        await send_json(context.send, found.shown(), [])
 
 
 def _name(caller: Caller) -> bytes:

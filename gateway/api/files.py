@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from starlette.requests import ClientDisconnect
 
@@ -22,8 +22,6 @@ from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
 from fairlane.gateway.dialects.openai.batches import (
     LONGEST_EXPIRY_S,
     SHORTEST_EXPIRY_S,
-    BatchObject,
-    FileObject,
     FilesQuery,
     read_query,
 )
@@ -44,8 +42,8 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileParts:
-    """The parts shared by all endpoints for files."""
+class FileEndpoints:
+    """The endpoints for files."""
 
     records: FileRecords
     batches: BatchRecords
@@ -59,50 +57,96 @@ class FileParts:
     uploads_at_once: int
     # Runs the scan of an upload's lines in a thread.
     room: BodyRoom
+    _uploading: Counter[str] = field(default_factory=Counter)
 
-
-class UploadFile:
-    """The endpoint `POST /v1/files`."""
-
-    def __init__(self, parts: FileParts) -> None:
-        self._parts = parts
-        self._uploading: Counter[str] = Counter()
-
-    async def __call__(self, context: RequestContext) -> None:
+    async def upload(self, context: RequestContext) -> None:
         caller = context.caller
-        file_id, parts = files.new_id(), self._parts
+        file_id = files.new_id()
         with self._turn(caller.tenant_id):
-            await parts.records.open(caller.root, caller.account, file_id)
+            await self.records.open(caller.root, caller.account, file_id)
             try:
                 with translated():
                     kept = await self._kept(context, file_id)
-                await parts.records.keep(caller.root, caller.account, kept)
+                await self.records.keep(caller.root, caller.account, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
                 with suppress(*STORE_ERRORS):  # else the sweep removes it
-                    await drop(parts, caller.root, file_id)
+                    await self._drop(caller.root, file_id)
                 raise
         await send_json(context.send, kept.shown(), [])
 
+    async def list(self, context: RequestContext) -> None:
+        caller = context.caller
+        query = read_query(FilesQuery, context.scope["query_string"])
+        found = await self.records.listed(
+            caller.root,
+            caller.account,
+            after=query.after,
+            limit=files.MOST_LISTED + 1,
+            newest_first=query.order == "desc",
+        )
+        if found is None:
+            raise invalid("after", "`after` is not the id of a file.")
+        chosen = [each for each in found if query.purpose in (None, each.purpose)]
+        await send_json(context.send, page([each.shown() for each in chosen], query.limit), [])
+
+    async def show(self, context: RequestContext) -> None:
+        found = await own_file(self.records, context.caller, context.path_params["file"])
+        await send_json(context.send, found.shown(), [])
+
+    async def delete(self, context: RequestContext) -> None:
+        """Delete a file, unless an open batch reads it."""
+        caller = context.caller
+        found = await own_file(self.records, caller, context.path_params["file"])
+        if found.id in await self.batches.inputs_in_use(caller.root, caller.account):
+            raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
+        with translated():
+            await self._drop(caller.root, found.id)
+        await send_json(context.send, {"id": found.id, "object": "file", "deleted": True}, [])
+
+    async def content(self, context: RequestContext) -> None:
+        found = await own_file(self.records, context.caller, context.path_params["file"])
+        headers = [
+            (b"content-type", b"application/octet-stream"),
+            (b"content-length", b"%d" % found.bytes),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        left, started = found.bytes, False
+        with translated(), ClientConnection(context.exchange.disconnect) as client:
+            try:
+                async for part in self.storage.read(files.contents(found.id)):
+                    if not started:
+                        await context.send({"type": "http.response.start", "status": 200, "headers": headers})
+                        started = True
+                    await context.send({"type": "http.response.body", "body": part, "more_body": True})
+                    left -= len(part)
+                    if not left:  # clients stop reading at the content-length, before the storage reports its end
+                        client.complete()
+            except NotStored:
+                message = "The file's content is not in this gateway's storage."
+                raise ApiError(message, "unavailable", retry_after_s=5.0) from None
+            if not started:
+                await context.send({"type": "http.response.start", "status": 200, "headers": headers})
+            await context.send({"type": "http.response.body", "body": b""})
+
     async def _kept(self, context: RequestContext, file_id: str) -> StoredFile:
-        parts = self._parts
-        draft = await asyncio.to_thread(_Upload, parts.drafts.new(), parts.room, context.tenant)
+        draft = await asyncio.to_thread(_Upload, self.drafts.new(), self.room, context.tenant)
         try:
             form = await read_form(
                 context.receive,
                 context.headers,
                 draft.write,
-                max_file_bytes=parts.max_bytes,
-                timeout_s=parts.timeout_s,
+                max_file_bytes=self.max_bytes,
+                timeout_s=self.timeout_s,
                 hold=context.exchange.hold,
                 tenant=context.tenant,
                 arrived=context.exchange.channel.take_body(),
             )
             expires_after_s = _expires_after_s(form)
             found = await draft.finish()
-            indexed = parts.drafts.new()
+            indexed = self.drafts.new()
             await asyncio.to_thread(indexed.write_bytes, found.packed)
-            await parts.storage.put(files.index(file_id), indexed)
-            await parts.storage.put(files.contents(file_id), draft.path)
+            await self.storage.put(files.index(file_id), indexed)
+            await self.storage.put(files.contents(file_id), draft.path)
         finally:
             context.body_bytes = draft.bytes  # a rejected upload counts against its key
             await asyncio.to_thread(draft.discard)
@@ -121,7 +165,7 @@ class UploadFile:
     @contextmanager
     def _turn(self, tenant: str) -> Iterator[None]:
         """Bound the concurrent uploads of a tenant: each uses a thread and a connection."""
-        most = self._parts.uploads_at_once
+        most = self.uploads_at_once
         if self._uploading[tenant] >= most:
             block = LimitBlock("uploads", "tenant", most, self._uploading[tenant], 0, 1, None)
             message = f"This tenant is already uploading {most} files at the same time."
@@ -134,86 +178,11 @@ class UploadFile:
             if not self._uploading[tenant]:
                 del self._uploading[tenant]
 
-
-class ListFiles:
-    """The endpoint `GET /v1/files`."""
-
-    def __init__(self, parts: FileParts) -> None:
-        self._records = parts.records
-
-    async def __call__(self, context: RequestContext) -> None:
-        caller = context.caller
-        query = read_query(FilesQuery, context.scope["query_string"])
-        found = await self._records.listed(
-            caller.root,
-            caller.account,
-            after=query.after,
-            limit=files.MOST_LISTED + 1,
-            newest_first=query.order == "desc",
-        )
-        if found is None:
-            raise invalid("after", "`after` is not the id of a file.")
-        chosen = [each for each in found if query.purpose in (None, each.purpose)]
-        await send_json(context.send, page([each.shown() for each in chosen], query.limit), [])
-
-
-class ShowFile:
-    """The endpoint `GET /v1/files/{id}`."""
-
-    def __init__(self, parts: FileParts) -> None:
-        self._records = parts.records
-
-    async def __call__(self, context: RequestContext) -> None:
-        found = await own_file(self._records, context.caller, context.path_params["file"])
-        await send_json(context.send, found.shown(), [])
-
-
-class DeleteFile:
-    """`DELETE /v1/files/{id}`. A file that an open batch reads is kept."""
-
-    def __init__(self, parts: FileParts) -> None:
-        self._parts = parts
-
-    async def __call__(self, context: RequestContext) -> None:
-        caller = context.caller
-        found = await own_file(self._parts.records, caller, context.path_params["file"])
-        if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.account):
-            raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
-        with translated():
-            await drop(self._parts, caller.root, found.id)
-        await send_json(context.send, {"id": found.id, "object": "file", "deleted": True}, [])
-
-
-class FileContent:
-    """The endpoint `GET /v1/files/{id}/content`."""
-
-    def __init__(self, parts: FileParts) -> None:
-        self._parts = parts
-
-    async def __call__(self, context: RequestContext) -> None:
-        found = await own_file(self._parts.records, context.caller, context.path_params["file"])
-        headers = [
-            (b"content-type", b"application/octet-stream"),
-            (b"content-length", b"%d" % found.bytes),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-        left, started = found.bytes, False
-        with translated(), ClientConnection(context.exchange.disconnect) as client:
-            try:
-                async for part in self._parts.storage.read(files.contents(found.id)):
-                    if not started:
-                        await context.send({"type": "http.response.start", "status": 200, "headers": headers})
-                        started = True
-                    await context.send({"type": "http.response.body", "body": part, "more_body": True})
-                    left -= len(part)
-                    if not left:  # clients stop reading at the content-length, before the storage reports its end
-                        client.complete()
-            except NotStored:
-                message = "The file's content is not in this gateway's storage."
-                raise ApiError(message, "unavailable", retry_after_s=5.0) from None
-            if not started:
-                await context.send({"type": "http.response.start", "status": 200, "headers": headers})
-            await context.send({"type": "http.response.body", "body": b""})
+    async def _drop(self, root: str, file_id: str) -> None:
+        """Delete a file: contents first, so that an interrupted deletion is still found and finished by the sweep."""
+        await self.storage.delete(files.contents(file_id))
+        await self.storage.delete(files.index(file_id))
+        await self.records.drop(root, file_id)
 
 
 async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:
@@ -233,14 +202,7 @@ def translated() -> Iterator[None]:
         raise ApiError("The file storage cannot be used now.", "unavailable", retry_after_s=5.0) from error
 
 
-async def drop(parts: FileParts, root: str, file_id: str) -> None:
-    """Delete a file: contents first, so that an interrupted deletion is still found and finished by the sweep."""
-    await parts.storage.delete(files.contents(file_id))
-    await parts.storage.delete(files.index(file_id))
-    await parts.records.drop(root, file_id)
-
-
-def page(shown: Sequence[FileObject | BatchObject], limit: int) -> dict[str, object]:
+def page(shown: Sequence[Mapping[str, Any]], limit: int) -> dict[str, object]:
     """Return a page in OpenAI's list format. `shown` has one item more than `limit` if there are more."""
     data = shown[:limit]
     return {

@@ -18,13 +18,13 @@ OWNER = "fairlane"
 ANTHROPIC_VERSION_HEADER = b"anthropic-version"
 
 
-class ListModels:
-    """`GET /v1/models`: all known models that the key may use, with or without a worker."""
+class Models:
+    """`GET /v1/models`, all known models that the key may use, with or without a worker; and one of them by name."""
 
     def __init__(self, fleet_cache: FleetCache) -> None:
         self._fleet_cache = fleet_cache
 
-    async def __call__(self, context: RequestContext) -> None:
+    async def list(self, context: RequestContext) -> None:
         caller = context.caller
         found = _usable(caller, self._fleet_cache.find())
         if _speaks_anthropic(context.headers):
@@ -33,14 +33,7 @@ class ListModels:
             document = {"object": "list", "data": [_shown(model) for model in found]}
         await send_json(context.send, document, [])
 
-
-class ShowModel:
-    """`GET /v1/models/{id}`. A model's name may contain slashes."""
-
-    def __init__(self, fleet_cache: FleetCache) -> None:
-        self._fleet_cache = fleet_cache
-
-    async def __call__(self, context: RequestContext) -> None:
+    async def show(self, context: RequestContext) -> None:
         model = allowed_model(self._fleet_cache, context.path_params["model"], context.caller)
         shown = _anthropic_model if _speaks_anthropic(context.headers) else _shown
         await send_json(context.send, shown(model), [])

@@ -16,6 +16,7 @@ from starlette.datastructures import QueryParams
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
+from fairlane.gateway.api.files import page
 from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.dialects.openai.compaction import parse_compaction
 from fairlane.gateway.dialects.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
@@ -175,60 +176,39 @@ class ItemsQuery(_Query):
 Query = TypeVar("Query", bound=_Query)
 
 
-class ShowResponse:
-    """The endpoint `GET /v1/responses/{id}`."""
+class StoredResponses:
+    """The endpoints of stored responses."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
-    async def __call__(self, context: RequestContext) -> None:
+    async def show(self, context: RequestContext) -> None:
         _asked(ResponseQuery, context)
-        found = await _found(self._kept, context)
+        found = await self._found(context)
         await send_json(context.send, found.response, [])
 
-
-class ListInputItems:
-    """The endpoint `GET /v1/responses/{id}/input_items`."""
-
-    def __init__(self, kept: KeptResponses) -> None:
-        self._kept = kept
-
-    async def __call__(self, context: RequestContext) -> None:
+    async def list_items(self, context: RequestContext) -> None:
         query = _asked(ItemsQuery, context)
-        items = (await _found(self._kept, context)).items
+        items = (await self._found(context)).items
         if query.order == "desc":
             items = items[::-1]
         if query.after is not None:
             items = items[_position(items, query.after) + 1 :]
-        await send_json(context.send, _page(items, query.limit), [])
+        await send_json(context.send, page(items, query.limit), [])
 
-
-class ForgetResponse:
-    """The endpoint `DELETE /v1/responses/{id}`."""
-
-    def __init__(self, kept: KeptResponses) -> None:
-        self._kept = kept
-
-    async def __call__(self, context: RequestContext) -> None:
+    async def forget(self, context: RequestContext) -> None:
         caller = context.caller
         response_id = context.path_params["response_id"]
         if not await self._kept.forget(caller.root, caller.account, response_id):
             raise not_found("response")
         await send_json(context.send, {"id": response_id, "object": "response", "deleted": True}, [])
 
-
-async def _found(kept: KeptResponses, context: RequestContext) -> KeptResponse:
-    caller = context.caller
-    content = await kept.read(caller.root, caller.account, context.path_params["response_id"])
-    if content is None:
-        raise not_found("response")
-    return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)
-
-
-def _page(items: list[Json], limit: int) -> Json:
-    data = items[:limit]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(items) > limit}
+    async def _found(self, context: RequestContext) -> KeptResponse:
+        caller = context.caller
+        content = await self._kept.read(caller.root, caller.account, context.path_params["response_id"])
+        if content is None:
+            raise not_found("response")
+        return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)
 
 
 def _position(items: list[Json], item_id: str) -> int:

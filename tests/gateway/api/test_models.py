@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane.gateway.api.models import ListModels
+from fairlane.gateway.api.models import Models
 from fairlane.gateway.identity.auth import Caller
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
@@ -46,7 +46,7 @@ async def listed(tenant: tuple[str, ...] | None, key: tuple[str, ...] | None) ->
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await ListModels(fleet)(a_context(Caller(identity), send=send))
+    await Models(fleet).list(a_context(Caller(identity), send=send))
     return [each["id"] for each in msgspec.json.decode(sent[-1]["body"])["data"]]
 
 
