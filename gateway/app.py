@@ -5,6 +5,8 @@ response once more, and a stream has a message for each token."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -47,22 +49,19 @@ from fairlane.gateway.runtime.resources import Resources
 PREFLIGHT_S = 600
 
 
+@dataclass(eq=False)
 class FastPath:
-    """An ASGI application that serves some routes directly and passes all others to the router."""
+    """An ASGI application that serves some routes directly and passes all others to the router.
 
-    def __init__(self, app: ASGIApp, routes: Mapping[tuple[str, str], ASGIApp]) -> None:
-        """`routes` maps method and path to an endpoint. Each must be a route of `app` too."""
-        self._app = app
-        self._routes = routes
+    `routes` maps method and path to an endpoint. Each must be a route of `app` too."""
 
-    @property
-    def routes(self) -> set[tuple[str, str]]:
-        return set(self._routes)
+    app: ASGIApp
+    routes: Mapping[tuple[str, str], ASGIApp]
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        app = self._app
+        app = self.app
         if scope["type"] == "http":
-            app = self._routes.get((scope["method"], scope["path"]), app)
+            app = self.routes.get((scope["method"], scope["path"]), app)
         return app(scope, receive, send)
 
 
@@ -80,19 +79,19 @@ def create_app(resources: Resources) -> Starlette:
     models, stored = Models(resources.fleet.cache), StoredResponses(kept)
     texts = TextAnswers(resources.fleet.cache, resources.requests.body_room)
 
+    guarded = partial(
+        TenantMiddleware,
+        authenticator=resources.accounts.authenticator,
+        quotas=resources.accounts.quotas,
+        telemetry=resources.telemetry,
+        availability=resources.stores.availability,
+        refusal=resources.refusal,
+        refused=resources.ports.refused,
+        missing=resources.missing,
+    )
+
     def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
-        guarded = TenantMiddleware(
-            endpoint,
-            path,
-            authenticator=resources.accounts.authenticator,
-            quotas=resources.accounts.quotas,
-            telemetry=resources.telemetry,
-            availability=resources.stores.availability,
-            refusal=resources.refusal,
-            refused=resources.ports.refused,
-            missing=resources.missing,
-        )
-        return Route(path, guarded, methods=[method])
+        return Route(path, guarded(endpoint, path), methods=[method])
 
     def once(path: str, kind: Kind[Any], endpoint: Endpoint) -> Endpoint:
         bounds, prompts = events.bounds, kind.most_prompts

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -86,35 +86,29 @@ def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
     }
 
 
+@dataclass(eq=False)
 class FleetCache:
-    """The last picture of the fleet. It changes only with a refresh, and reading it needs no I/O."""
+    """The last picture of the fleet. It changes only with a refresh, and reading it needs no I/O.
 
-    def __init__(
-        self,
-        registry: RedisRegistry,
-        depths: Callable[[Collection[str]], Awaitable[Mapping[str, Depths]]],
-        *,
-        read: Callable[[ModelCard], TextModel] = TextModel,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`depths` asks how full the queues are. `read` raises ValueError for a card that cannot be used."""
-        self._registry = registry
-        self._depths = depths
-        self._read = read
-        self._clock = clock
-        self._texts: dict[str, TextModel] = {}
-        self._refused: set[str] = set()
-        self._models: dict[str, ServedModel] = {}
-        self._workers: list[WorkerStatus] = []
-        self._refreshed_at = -STALE_AFTER_S
-        self._queues: Mapping[str, str] = {}
-        # When each pair of model and queue was last seen.
-        self._seen_s: dict[tuple[str, str], float] = {}
-        self._longest_context: int | None = None
+    `depths` asks how full the queues are. `read` raises ValueError for a card that cannot be used."""
+
+    registry: RedisRegistry
+    depths: Callable[[Collection[str]], Awaitable[Mapping[str, Depths]]]
+    read: Callable[[ModelCard], TextModel] = TextModel
+    clock: Callable[[], float] = time.monotonic
+    _texts: dict[str, TextModel] = field(default_factory=dict, init=False)
+    _refused: set[str] = field(default_factory=set, init=False)
+    _models: dict[str, ServedModel] = field(default_factory=dict, init=False)
+    _workers: list[WorkerStatus] = field(default_factory=list, init=False)
+    _refreshed_at: float = field(default=-STALE_AFTER_S, init=False)
+    _queues: Mapping[str, str] = field(default_factory=dict, init=False)
+    # When each pair of model and queue was last seen.
+    _seen_s: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
+    _longest_context: int | None = field(default=None, init=False)
 
     @property
     def is_fresh(self) -> bool:
-        return self._clock() - self._refreshed_at < STALE_AFTER_S
+        return self.clock() - self._refreshed_at < STALE_AFTER_S
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -173,8 +167,8 @@ class FleetCache:
 
     async def refresh(self) -> None:
         """Read the fleet once. On a store error the last picture is kept and the error is raised."""
-        workers, entries = await self._registry.workers(), await self._registry.models()
-        queues = await self._registry.queues()
+        workers, entries = await self.registry.workers(), await self.registry.models()
+        queues = await self.registry.queues()
         of_model: dict[str, list[WorkerStatus]] = defaultdict(list)
         of_queue: dict[str, list[WorkerStatus]] = defaultdict(list)
         for worker in workers:
@@ -186,11 +180,11 @@ class FleetCache:
             text = await self._text(sha256)
             if text is not None:
                 texts[name] = queue, text
-        depths = await self._depths({queue for queue, _ in texts.values()})
+        depths = await self.depths({queue for queue, _ in texts.values()})
         models: dict[str, ServedModel] = {}
         for name, (queue, text) in texts.items():
             models[name] = ServedModel(name, queue, text, tuple(of_queue.get(queue, ())), depths[queue])
-        self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
+        self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self.clock()
         self._longest_context = max((model.context_length for model in models.values()), default=None)
         self._forget({entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers})
         seen = [(name, entry.queue) for name, entry in entries.items()]
@@ -207,7 +201,7 @@ class FleetCache:
         if sha256 in self._texts or sha256 in self._refused:
             return self._texts.get(sha256)
         try:
-            card = await self._registry.card(sha256)
+            card = await self.registry.card(sha256)
         except ValueError as error:  # written by an incompatible worker
             self._refused.add(sha256)
             log.error("the card %s cannot be read: %s", sha256, error)
@@ -215,7 +209,7 @@ class FleetCache:
         if card is None:
             return None
         try:
-            self._texts[sha256] = await asyncio.to_thread(self._read, card)
+            self._texts[sha256] = await asyncio.to_thread(self.read, card)
         except ValueError as error:
             self._refused.add(sha256)
             log.error("model %s cannot be served: %s", card.model, error)
@@ -253,39 +247,39 @@ async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) ->
     return found
 
 
+@dataclass(eq=False)
 class StoredFleet:
     """The whole fleet, read from the store by every call. Every call may raise store errors."""
 
-    def __init__(self, registry: RedisRegistry, fleet_cache: FleetCache, queue: Callable[[str], RedisQueue]) -> None:
-        self._registry = registry
-        self._fleet_cache = fleet_cache
-        self._queue = queue
+    registry: RedisRegistry
+    fleet_cache: FleetCache
+    queue: Callable[[str], RedisQueue]
 
     async def workers(self) -> list[WorkerStatus]:
-        return await self._registry.workers()
+        return await self.registry.workers()
 
     async def drain(self, worker_id: str) -> bool:
-        return await self._registry.drain(worker_id)
+        return await self.registry.drain(worker_id)
 
     async def undrain(self, worker_id: str) -> bool:
-        return await self._registry.undrain(worker_id)
+        return await self.registry.undrain(worker_id)
 
     async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
         """Return the depth of each lane for one model (None: all). Raises ApiError for an unknown model."""
-        queues = self._fleet_cache.queues
+        queues = self.fleet_cache.queues
         if model is not None:
             queues = {name for name in queues if model_of(name) == model}
             if not queues:
-                raise not_found("model") if self._fleet_cache.is_fresh else fleet_unknown()
-        found = await _ask_all(lambda name: self._queue(name).depths(), queues)
+                raise not_found("model") if self.fleet_cache.is_fresh else fleet_unknown()
+        found = await _ask_all(lambda name: self.queue(name).depths(), queues)
         return together([*found.values()])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[ModelQueueView]:
         """Return the state of each model that a tenant may use (None: all). Raises as `FleetCache.find` does."""
-        models = self._fleet_cache.find(allowed)
+        models = self.fleet_cache.find(allowed)
         queues = {model.queue for model in models}
-        depths = await _ask_all(lambda name: self._queue(name).depths(), queues)
-        waiting = await _ask_all(lambda name: self._queue(name).waiting(tenant), queues)
+        depths = await _ask_all(lambda name: self.queue(name).depths(), queues)
+        waiting = await _ask_all(lambda name: self.queue(name).waiting(tenant), queues)
         return [
             ModelQueueView(
                 model=model.name,
@@ -301,5 +295,5 @@ class StoredFleet:
     async def waiting(self, tenant: str) -> int:
         """Return the tenant's waiting requests in its fullest queue: `queued_requests` limits each model's queue
         separately."""
-        found = await _ask_all(lambda name: self._queue(name).waiting(tenant), self._fleet_cache.queues)
+        found = await _ask_all(lambda name: self.queue(name).waiting(tenant), self.fleet_cache.queues)
         return max(found.values(), default=0)

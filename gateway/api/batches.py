@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,24 +38,16 @@ DAY_S = 86_400
 AGAIN_S = 60.0
 
 
+@dataclass(eq=False)
 class BatchEndpoints:
     """The endpoints for batches."""
 
-    def __init__(
-        self,
-        records: BatchRecords,
-        file_records: FileRecords,
-        storage: Storage,
-        runner: BatchRunner,
-        fleet_cache: FleetCache,
-        bounds: Bounds,
-    ) -> None:
-        self._records = records
-        self._files = file_records
-        self._storage = storage
-        self._runner = runner
-        self._fleet_cache = fleet_cache
-        self._bounds = bounds
+    records: BatchRecords
+    file_records: FileRecords
+    storage: Storage
+    runner: BatchRunner
+    fleet_cache: FleetCache
+    bounds: Bounds
 
     async def create(self, context: RequestContext) -> None:
         caller = context.caller
@@ -80,31 +73,31 @@ class BatchEndpoints:
             **_terms(asked),
         )
         await self._take_on(caller, batch)
-        self._runner.wake()
-        made = KnownBatch(batch, None) if key is None else await _own(self._records, caller, batch.id)
+        self.runner.wake()
+        made = KnownBatch(batch, None) if key is None else await _own(self.records, caller, batch.id)
         _check_same(made, asked)  # a concurrent request with the same key may have created it
         await send_json(context.send, made.shown(), [])
 
     async def list(self, context: RequestContext) -> None:
         caller = context.caller
         query = read_query(BatchesQuery, context.scope["query_string"])
-        found = await self._records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
+        found = await self.records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
         if found is None:
             raise invalid("after", "`after` is not the id of a batch.")
         await send_json(context.send, page([each.shown() for each in found], query.limit), [])
 
     async def show(self, context: RequestContext) -> None:
-        found = await _own(self._records, context.caller, context.path_params["batch"])
+        found = await _own(self.records, context.caller, context.path_params["batch"])
         await send_json(context.send, found.shown(), [])
 
     async def cancel(self, context: RequestContext) -> None:
         caller = context.caller
-        found = await _own(self._records, caller, context.path_params["batch"])
+        found = await _own(self.records, caller, context.path_params["batch"])
         status = found.batch.status
         if status in OPEN and status != "finalizing":
-            await self._records.cancel(caller.root, found.batch.id)
-            self._runner.cancelled(found.batch.id)
-            found = await _own(self._records, caller, found.batch.id)
+            await self.records.cancel(caller.root, found.batch.id)
+            self.runner.cancelled(found.batch.id)
+            found = await _own(self.records, caller, found.batch.id)
         elif status != "cancelled" and found.batch.ends_as != "cancelled":
             raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
         await send_json(context.send, found.shown(), [])
@@ -112,19 +105,19 @@ class BatchEndpoints:
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
         now_s = int(time.time())
         for day in (now_s // DAY_S, now_s // DAY_S - 1):
-            known = await self._records.get(caller.root, caller.account, keyed_id(_name(caller), key, day))
+            known = await self.records.get(caller.root, caller.account, keyed_id(_name(caller), key, day))
             if known is not None and known.batch.created_at > now_s - DAY_S:
                 return known
         return None
 
     async def _read(self, context: RequestContext) -> BatchBody:
         try:
-            body = await context.read_body(max_bytes=MAX_BODY_BYTES, timeout_s=self._bounds.body_timeout_s)
+            body = await context.read_body(max_bytes=MAX_BODY_BYTES, timeout_s=self.bounds.body_timeout_s)
         finally:
             context.exchange.release()
         if len(body) <= LARGE_BODY_BYTES:
             return checked(BatchBody, {}, body)
-        return await self._bounds.room.in_thread(context.tenant, len(body), partial(checked, BatchBody, {}, body))
+        return await self.bounds.room.in_thread(context.tenant, len(body), partial(checked, BatchBody, {}, body))
 
     def _check(self, asked: BatchBody, caller: Caller) -> None:
         if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:
@@ -136,7 +129,7 @@ class BatchEndpoints:
 
     async def _input(self, asked: BatchBody, caller: Caller) -> StoredFile:
         try:
-            found = await own_file(self._files, caller, asked.input_file_id)
+            found = await own_file(self.file_records, caller, asked.input_file_id)
         except ApiError:
             raise invalid("input_file_id", "`input_file_id` is not the id of a file.") from None
         if found.purpose != files.PURPOSE:
@@ -154,7 +147,7 @@ class BatchEndpoints:
             if limit is not None and tokens > limit:
                 block = LimitBlock(BATCH_LIMIT, scope, limit, 0, 0, tokens, None)
                 raise limit_denied("exceeds", block, None, "input_file_id")
-        full = await self._records.create(
+        full = await self.records.create(
             caller.root, batch, tokens, tenant_limit=limits["tenant"], key_limit=limits["key"]
         )
         if full is not None:
@@ -163,16 +156,16 @@ class BatchEndpoints:
     async def _tokens(self, batch: Batch) -> int:
         try:
             with translated():
-                index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
+                index = LineIndex(await read_all(self.storage, files.index(batch.input_file_id)))
         except NotStored:
             message = "The file's content is not in this gateway's storage."
             raise ApiError(message, "unavailable", retry_after_s=5.0) from None
-        unstated = self._fleet_cache.longest_context() or 0
+        unstated = self.fleet_cache.longest_context() or 0
         return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))
 
     def _denied(self, full: BatchesFull, limits: dict[str, int | None], tokens: int) -> ApiError:
         if full.limit == "open":
-            block = LimitBlock("open_batches", "tenant", self._records.most_open, full.used, 0, 1, None)
+            block = LimitBlock("open_batches", "tenant", self.records.most_open, full.used, 0, 1, None)
             return limit_denied("rate", block, AGAIN_S)
         limit = limits[full.limit]
         block = LimitBlock(BATCH_LIMIT, full.limit, limit or 0, full.used, 0, tokens, None)

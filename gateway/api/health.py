@@ -1,6 +1,7 @@
 """`/healthz`, `/readyz`, `/version` and `/metrics`: for probes, load balancers and Prometheus."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import metadata
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -18,24 +19,17 @@ from fairlane.store.circuit_breaker import Availability
 VERSION = metadata.version("fairlane")
 
 
+@dataclass(eq=False)
 class Health:
     """Health of this process. Only `/metrics` covers the other processes behind the port.
 
     `refusal` returns the error for new requests while the gateway shuts down."""
 
-    def __init__(
-        self,
-        fleet_cache: FleetCache,
-        processes: ProcessMetrics,
-        availability: Availability,
-        refusal: Callable[[], ApiError | None],
-        store_checks: StoreChecks,
-    ) -> None:
-        self._store_checks = store_checks
-        self._fleet_cache = fleet_cache
-        self._processes = processes
-        self._availability = availability
-        self._refusal = refusal
+    fleet_cache: FleetCache
+    processes: ProcessMetrics
+    availability: Availability
+    refusal: Callable[[], ApiError | None]
+    store_checks: StoreChecks
 
     def routes(self) -> list[Route]:
         alive = ((path, self.alive) for path in ("/healthz", "/health", "/ping"))
@@ -55,18 +49,18 @@ class Health:
         return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
 
     async def metrics(self, _: Request) -> Response:
-        return Response(await self._processes.exposition(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await self.processes.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     def _missing(self) -> ApiError | None:
-        refusal = self._refusal()
+        refusal = self.refusal()
         if refusal is not None:
             return refusal
-        if self._availability.is_away or not self._fleet_cache.is_fresh:
+        if self.availability.is_away or not self.fleet_cache.is_fresh:
             return ApiError("The store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
-        if self._store_checks.refusal:
-            return ApiError(self._store_checks.refusal, "quota_store_unavailable", retry_after_s=1.0)
-        if not self._fleet_cache.models:
+        if self.store_checks.refusal:
+            return ApiError(self.store_checks.refusal, "quota_store_unavailable", retry_after_s=1.0)
+        if not self.fleet_cache.models:
             return ApiError("No model has been announced.", "no_worker", retry_after_s=1.0)
-        if not any(model.is_served for model in self._fleet_cache.models.values()):
+        if not any(model.is_served for model in self.fleet_cache.models.values()):
             return ApiError("No worker serves any model.", "no_worker", retry_after_s=1.0)
         return None

@@ -2,7 +2,7 @@
 
 `POST /v1/messages/count_tokens`: the number of tokens of its prompt. Nothing is generated, reserved or charged."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fairlane.gateway.answers.messages import MessagesAnswer, error_frame
 from fairlane.gateway.dialects.anthropic.requests import parse_count, parse_messages
@@ -29,19 +29,19 @@ MESSAGES = Kind(
 _COUNTED = replace(MESSAGES, parse=parse_count)
 
 
+@dataclass(eq=False)
 class CountTokens:
     """`POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`."""
 
-    def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
-        self._preparer = preparer
-        self._bounds = bounds
+    preparer: Preparer
+    bounds: Bounds
 
     async def __call__(self, context: RequestContext) -> None:
-        bounds = self._bounds
+        bounds = self.bounds
         try:
             max_bytes = bounds.room.most_bytes(_COUNTED.most_prompts)
             body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
-            request, model, [prompt] = await self._preparer.understand(_COUNTED, body, context.caller)
+            request, model, [prompt] = await self.preparer.understand(_COUNTED, body, context.caller)
         finally:
             context.exchange.release()
         if len(prompt) > model.context_length:  # as for `POST /tokenize`

@@ -1,6 +1,7 @@
 """`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: models and limits of the calling key."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,19 +40,19 @@ class Models:
         await send_json(context.send, shown(model), [])
 
 
+@dataclass(eq=False)
 class ShowLimits:
     """`GET /v1/limits`: the current limits of the calling key."""
 
-    def __init__(self, quotas: QuotaStore, waiting: Waiting, batches: BatchRecords) -> None:
-        self._quotas = quotas
-        self._waiting = waiting
-        self._batches = batches
+    quotas: QuotaStore
+    waiting: Waiting
+    batches: BatchRecords
 
     async def __call__(self, context: RequestContext) -> None:
         caller = context.caller
-        statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
-        caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
-        of_batches = await self._batches.standing(caller.identity.tenant, caller.identity.key)
+        statuses = await self.quotas.statuses(caller.root, caller.account, caller.key_id)
+        caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self.waiting)
+        of_batches = await self.batches.standing(caller.identity.tenant, caller.identity.key)
         await send_json(context.send, rate_limits.as_json([*caller.statuses, *of_batches]), [])
 
 

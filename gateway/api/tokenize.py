@@ -4,6 +4,7 @@ Nothing is enqueued or charged. Bodies have the bounds of a chat, and invalid on
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
@@ -73,12 +74,12 @@ class DetokenizeBody(_Body):
     ]
 
 
+@dataclass(eq=False)
 class TextAnswers:
     """Tokenizes and detokenizes with the cards of the known models."""
 
-    def __init__(self, fleet_cache: FleetCache, room: BodyRoom) -> None:
-        self._fleet_cache = fleet_cache
-        self._room = room
+    fleet_cache: FleetCache
+    room: BodyRoom
 
     def tokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         """Return vLLM's response: the prompt tokens that a completion or chat of this body would be charged.
@@ -89,7 +90,7 @@ class TextAnswers:
             asked: TokenizeTextBody | TokenizeChatBody = checked_fields(TokenizeChatBody, NEUTRAL_CHAT, fields)
         else:
             asked = checked_fields(TokenizeTextBody, {}, fields)
-        model = allowed_model(self._fleet_cache, asked.model, caller)
+        model = allowed_model(self.fleet_cache, asked.model, caller)
         try:
             ids = _prompt(model, asked)
         except PromptTooLong as long:
@@ -103,12 +104,12 @@ class TextAnswers:
 
     def detokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         asked = checked_fields(DetokenizeBody, {}, self._read(body))
-        model = allowed_model(self._fleet_cache, asked.model, caller)
+        model = allowed_model(self.fleet_cache, asked.model, caller)
         _check_ids(model, asked.tokens)
         return {"prompt": model.text.spelled_out(asked.tokens)}
 
     def _read(self, body: bytes) -> dict[str, Any]:
-        return read_object(body, token_ids=self._room.most_token_ids(1))
+        return read_object(body, token_ids=self.room.most_token_ids(1))
 
 
 def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody) -> Tokens:
@@ -131,18 +132,18 @@ def _check_ids(model: ServedModel, ids: Tokens) -> None:
         raise invalid("tokens", f"`tokens` holds a token id that is not below {model.text.card.vocab_size}.")
 
 
+@dataclass(eq=False)
 class AnswerText:
     """An endpoint that answers from the body alone, inside the tenant middleware."""
 
-    def __init__(self, answer: Answer, room: BodyRoom, body_timeout_s: float) -> None:
-        self._answer = answer
-        self._room = room
-        self._body_timeout_s = body_timeout_s
+    answer: Answer
+    room: BodyRoom
+    body_timeout_s: float
 
     async def __call__(self, context: RequestContext) -> None:
         try:
-            max_bytes = self._room.most_bytes(1)
-            body = await context.read_body(max_bytes=max_bytes, timeout_s=self._body_timeout_s)
+            max_bytes = self.room.most_bytes(1)
+            body = await context.read_body(max_bytes=max_bytes, timeout_s=self.body_timeout_s)
             answer = await self._answered(body, context.caller)
         finally:
             context.exchange.release()
@@ -150,14 +151,14 @@ class AnswerText:
 
     async def _answered(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         if len(body) <= LARGE_BODY_BYTES:
-            return self._answer(body, caller)
-        return await self._room.in_thread(caller.tenant_id, len(body), lambda: self._measured(body, caller))
+            return self.answer(body, caller)
+        return await self.room.in_thread(caller.tenant_id, len(body), lambda: self._measured(body, caller))
 
     def _measured(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         """Measure the thread's time, so that an invalid body is charged for it (`RefusedRequests`)."""
         began_s = time.thread_time()
         try:
-            return self._answer(body, caller)
+            return self.answer(body, caller)
         except ApiError as refused:
             refused.work_s = time.thread_time() - began_s
             raise

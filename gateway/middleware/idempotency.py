@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from starlette.requests import ClientDisconnect
@@ -39,38 +39,28 @@ def asks_for_stream(body: bytes) -> bool:
     return b'"stream"' in body and scalars(body, ["stream"]).get("stream") is True
 
 
+@dataclass(eq=False)
 class Listener:
     """Sends a run's response to one client, at the client's pace."""
 
-    def __init__(
-        self,
-        run: Run,
-        send: Send,
-        *,
-        wants_stream: bool,
-        is_first: bool,
-        schedule: KeepAliveSchedule,
-        tells_progress: bool,
-        write_timeout_s: float,
-        fault: Callable[[ApiError], bytes],
-    ) -> None:
-        """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `schedule`: for a
-        waiting stream. `tells_progress`: this client asked for comments, independent of the request that started the
-        run. `fault` makes the last frame of a stream that cannot continue."""
-        self._fault = fault
-        self._run = run
-        self._recording = run.recording
-        self._send = send
-        self._wants_stream = wants_stream
-        self._is_first = is_first
-        self._rhythm = schedule
-        self._tells_progress = tells_progress
-        self._write_timeout_s = write_timeout_s
-        self._started = False
+    run: Run
+    send: Send
+    # The body asks for a stream.
+    wants_stream: bool
+    # This request started the run.
+    is_first: bool
+    # For a waiting stream.
+    schedule: KeepAliveSchedule
+    # This client asked for comments, independent of the request that started the run.
+    tells_progress: bool
+    write_timeout_s: float
+    # Makes the last frame of a stream that cannot continue.
+    fault: Callable[[ApiError], bytes]
+    _started: bool = field(default=False, init=False)
 
     @property
     def replays(self) -> bool:
-        return self._started and not (self._is_first and self._run.is_mine)
+        return self._started and not (self.is_first and self.run.is_mine)
 
     async def listen(self, completed: Callable[[], None]) -> None:
         """Send the response to its end, then call `completed`.
@@ -78,46 +68,46 @@ class Listener:
         Raises the error that ended the run, even after a whole response, and ClientDisconnect."""
         await self._wait_for_beginning()
         try:
-            if self._recording.status:
+            if self.run.recording.status:
                 await self._repeat()
-                if self._recording.is_whole:
+                if self.run.recording.is_whole:
                     completed()
         except Lost:
             if self._started:
                 raise ClientDisconnect from None  # too far behind: the next part is no longer kept
             raise not_kept() from None
-        while not self._recording.has_ended:
-            await self._recording.changed(None)
-        error = self._recording.error
+        while not self.run.recording.has_ended:
+            await self.run.recording.changed(None)
+        error = self.run.recording.error
         if error is None:
             return
-        if self._started and not self._recording.is_whole:
+        if self._started and not self.run.recording.is_whole:
             await self._fail(error)
         raise error
 
     async def _wait_for_beginning(self) -> None:
         """Wait for the response to start. A stream that runs on another gateway keeps its client's connection alive
         meanwhile."""
-        recording, patience_s, pulse = self._recording, self._rhythm.first_s, b""
+        recording, patience_s, pulse = self.run.recording, self.schedule.first_s, b""
         while not (recording.status or recording.has_ended):
-            if await recording.changed(patience_s) or not (self._run.is_elsewhere and self._wants_stream):
+            if await recording.changed(patience_s) or not (self.run.is_elsewhere and self.wants_stream):
                 continue
             await self._start(_STREAM, 200)
-            if self._tells_progress:
+            if self.tells_progress:
                 await self._write(sse.comment("running"), is_last=False)
-                patience_s = self._rhythm.every_s
+                patience_s = self.schedule.every_s
             else:
                 await self._write(pulse, is_last=False)
-                pulse, patience_s = sse.PULSE, self._rhythm.keep_alive_s
+                pulse, patience_s = sse.PULSE, self.schedule.keep_alive_s
 
     async def _repeat(self) -> None:
-        recording, position, is_last = self._recording, 0, False
+        recording, position, is_last = self.run.recording, 0, False
         chunk = recording.after(position)
         await self._start(recording.headers, recording.status)
         while not is_last:
             chunk, position, is_last = recording.after(position), recording.count, recording.is_whole
             if chunk or is_last:
-                told = chunk if self._tells_progress else sse.without_comments(chunk)
+                told = chunk if self.tells_progress else sse.without_comments(chunk)
                 await self._write(told, is_last=is_last)
             elif recording.has_ended:
                 return
@@ -125,20 +115,20 @@ class Listener:
                 await recording.changed(None)
 
     async def _fail(self, error: Exception) -> None:
-        if self._wants_stream and not isinstance(error, ClientDisconnect):
+        if self.wants_stream and not isinstance(error, ClientDisconnect):
             told = error if isinstance(error, ApiError) else internal_error()
-            await self._write(self._fault(told), is_last=True)
+            await self._write(self.fault(told), is_last=True)
 
     async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
         if not self._started:
             self._started = True
             told = [*headers, REPLAYED] if self.replays else headers
-            await self._send({"type": "http.response.start", "status": status, "headers": told})
+            await self.send({"type": "http.response.start", "status": status, "headers": told})
 
     async def _write(self, body: bytes, *, is_last: bool) -> None:
         try:
-            async with asyncio.timeout(self._write_timeout_s):
-                await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+            async with asyncio.timeout(self.write_timeout_s):
+                await self.send({"type": "http.response.body", "body": body, "more_body": not is_last})
         except TimeoutError:
             raise ClientDisconnect from None
 
@@ -148,41 +138,32 @@ _WELL_FORMED = re.compile(rb"[\x20-\x7e]{1,255}")
 _TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS))
 
 
+@dataclass(eq=False)
 class Idempotent:
-    """Wraps one endpoint. Requests without the header pass through unchanged."""
+    """Wraps one endpoint. Requests without the header pass through unchanged.
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        path: str,
-        runs: Runs,
-        bounds: Bounds,
-        telemetry: Telemetry,
-        *,
-        most_prompts: int,
-        error_frame: Callable[[Json], bytes],
-    ) -> None:
-        """`most_prompts` bounds one request's prompts. `error_frame` makes a stream's frame of an error's JSON."""
-        self._endpoint = endpoint
-        self._error_frame = error_frame
-        self._most_prompts = most_prompts
-        self._telemetry = telemetry
-        self._path = path
-        self._runs = runs
-        self._bounds = bounds
+    `most_prompts` bounds one request's prompts. `error_frame` makes a stream's frame of an error's JSON."""
+
+    endpoint: Endpoint
+    path: str
+    runs: Runs
+    bounds: Bounds
+    telemetry: Telemetry
+    most_prompts: int
+    error_frame: Callable[[Json], bytes]
 
     def __call__(self, context: RequestContext) -> Awaitable[None]:
         key = key_of(context.headers)
-        return self._endpoint(context) if key is None else self._once(key, context)
+        return self.endpoint(context) if key is None else self._once(key, context)
 
     async def _once(self, key: bytes, context: RequestContext) -> None:
-        caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self._bounds
-        max_bytes = bounds.room.most_bytes(self._most_prompts)
+        caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self.bounds
+        max_bytes = bounds.room.most_bytes(self.most_prompts)
         body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
         if len(body) <= LARGE_BODY_BYTES:
-            digest, wants_stream = _looked_at(self._path, headers, body)
+            digest, wants_stream = _looked_at(self.path, headers, body)
         else:
-            looked_at = partial(_looked_at, self._path, headers, body)
+            looked_at = partial(_looked_at, self.path, headers, body)
             digest, wants_stream = await bounds.room.in_thread(caller.tenant_id, len(body), looked_at)
             del looked_at
         whole = [body]
@@ -192,13 +173,13 @@ class Idempotent:
             caller.once, caller.runs = owned.once, owned.runs
             context.exchange = replace(exchange, disconnect=disconnect, channel=RecordedChannel(whole.pop(), to))
             context.receive, context.send = _nothing_more, to.send
-            await self._endpoint(context)
+            await self.endpoint(context)
 
         tells_progress = asks_progress(headers)  # checked first: an invalid value must not start a run
         name = Name(caller.root, caller.key_id, hashlib.sha256(caller.holder + key).hexdigest())
         seal = Seal(caller.secret)
         fingerprint = seal.mark(digest)
-        run, is_first = self._runs.find(name, seal, fingerprint, perform, context.request_id)
+        run, is_first = self.runs.find(name, seal, fingerprint, perform, context.request_id)
         if not is_first:
             whole.clear()
             exchange.release()
@@ -210,7 +191,7 @@ class Idempotent:
             schedule=bounds.stream_schedule,
             tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
-            fault=lambda error: self._error_frame(error_body(error, self._path, context.request_id)),
+            fault=lambda error: self.error_frame(error_body(error, self.path, context.request_id)),
         )
         try:
             with ClientConnection(exchange.disconnect) as client, run.listening():
@@ -218,7 +199,7 @@ class Idempotent:
         finally:
             context.lane = _lane(run.recording) or context.lane
             if listener.replays:
-                self._telemetry.replays.add(self._path)
+                self.telemetry.replays.add(self.path)
                 request_span().link(run.traceparent)
 
 

@@ -16,6 +16,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 
 from starlette.requests import ClientDisconnect
@@ -325,29 +326,22 @@ class Run:
             log_fault(self._request_id, failure)
 
 
+@dataclass(eq=False)
 class Runs:
-    """All runs of this gateway. `aclose` ends those that remain."""
+    """All runs of this gateway. `aclose` ends those that remain.
 
-    def __init__(
-        self,
-        records: IdempotencyRecords,
-        refusal: Callable[[], ApiError | None],
-        *,
-        grace_s: float,
-        lease_s: float,
-        max_answer_bytes: int,
-    ) -> None:
-        """`refusal` returns the error for new requests during a shutdown. `lease_s` is that of the records."""
-        self.records = records
-        self.refusal = refusal
-        self.grace_s = grace_s
-        self.lease_s = lease_s
-        self.max_answer_bytes = max_answer_bytes
-        # By name and fingerprint. Only the store knows which request a key belongs to.
-        self._runs: dict[tuple[Name, str], Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        # Runs without listeners by API key. Bounded, because a thousand clients may leave at once.
-        self.unheard: Counter[str] = Counter()
+    `refusal` returns the error for new requests during a shutdown. `lease_s` is that of the records."""
+
+    records: IdempotencyRecords
+    refusal: Callable[[], ApiError | None]
+    grace_s: float
+    lease_s: float
+    max_answer_bytes: int
+    # By name and fingerprint. Only the store knows which request a key belongs to.
+    _runs: dict[tuple[Name, str], Run] = field(default_factory=dict, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    # Runs without listeners by API key. Bounded, because a thousand clients may leave at once.
+    unheard: Counter[str] = field(default_factory=Counter, init=False)
 
     def find(
         self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
@@ -77,47 +78,38 @@ class RefusedRequests:
         return max(0.0, used - (self._clock() - when_s) * self._most / MINUTE_S)
 
 
+@dataclass(eq=False)
 class TenantMiddleware:
     """Wraps one endpoint. All its exceptions are answered here, and nowhere else."""
 
-    def __init__(
-        self,
-        app: Endpoint,
-        endpoint: str,
-        *,
-        authenticator: Authenticator,
-        quotas: QuotaStore,
-        telemetry: Telemetry,
-        availability: Availability,
-        refusal: Callable[[], ApiError | None],
-        refused: RefusedRequests,
-        missing: Callable[[], str],
-    ) -> None:
-        """`endpoint` is the route, for metrics. `refusal` returns the error for new requests while the gateway shuts
-        down. `refused` counts each key's invalid requests. `missing` returns the names of the unavailable
-        stores, joined with commas."""
-        self._missing = missing
-        self._refused = refused
-        self._endpoint_of_tenant = app
-        self._endpoint = endpoint
-        self._is_anthropic = errors.is_anthropic(endpoint)
-        self._authenticator = authenticator
-        self._quotas = quotas
-        self._telemetry = telemetry
-        self._availability = availability
-        self._refusal = refusal
+    app: Endpoint
+    # The route, for metrics.
+    endpoint: str
+    authenticator: Authenticator
+    quotas: QuotaStore
+    telemetry: Telemetry
+    availability: Availability
+    # Returns the error for new requests while the gateway shuts down.
+    refusal: Callable[[], ApiError | None]
+    # Counts each key's invalid requests.
+    refused: RefusedRequests
+    # Returns the names of the unavailable stores, joined with commas.
+    missing: Callable[[], str]
+
+    def __post_init__(self) -> None:
+        self._is_anthropic = errors.is_anthropic(self.endpoint)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop, exchange = asyncio.get_running_loop(), exchange_of(scope)
         request_id = exchange.request_id
-        context = RequestContext(scope, receive, send, exchange, self._endpoint, request_id, loop.time())
-        context.send = answer = _Answer(send, self._limits, context, self._missing, is_anthropic=self._is_anthropic)
-        name = f"{scope['method']} {self._endpoint}"
+        context = RequestContext(scope, receive, send, exchange, self.endpoint, request_id, loop.time())
+        context.send = answer = _Answer(send, self._limits, context, self.missing, is_anthropic=self._is_anthropic)
+        name = f"{scope['method']} {self.endpoint}"
         try:
-            with self._telemetry.request_span(name, context.headers, request_id) as context.span:
+            with self.telemetry.request_span(name, context.headers, request_id) as context.span:
                 try:
                     await self._authenticate(context)
-                    await self._endpoint_of_tenant(context)
+                    await self.app(context)
                 except BaseException as error:
                     if not await self._answers(error, context, answer):
                         raise
@@ -128,23 +120,23 @@ class TenantMiddleware:
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not answer.started:
-                response = errors.response(internal_error(), path=self._endpoint, request_id=request_id)
+                response = errors.response(internal_error(), path=self.endpoint, request_id=request_id)
                 await response(scope, receive, answer)
 
     async def _authenticate(self, context: RequestContext) -> None:
         if context.span.is_recording:
             context.span.set(_asked(context.scope))
-        refusal = self._refusal()
+        refusal = self.refusal()
         if refusal is not None:
             raise refusal
-        with self._telemetry.span("authenticate") as span:
-            caller = self._authenticator.remembered(context.scope)
-            caller = caller or await self._authenticator.identify(context.scope)
+        with self.telemetry.span("authenticate") as span:
+            caller = self.authenticator.remembered(context.scope)
+            caller = caller or await self.authenticator.identify(context.scope)
             if span.is_recording:
                 span.set({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
         context.authenticated(caller)  # from here on errors have limit headers too
         check(caller, context.scope)
-        self._refused.check(caller.key_id)
+        self.refused.check(caller.key_id)
 
     async def _answers(self, error: BaseException, context: RequestContext, answer: "_Answer") -> bool:
         """Answer an error of the request. Return False if it has to be raised."""
@@ -154,7 +146,7 @@ class TenantMiddleware:
             case ClientDisconnect():
                 context.code = CLIENT_CLOSED
             case asyncio.CancelledError():
-                refusal = self._refusal()
+                refusal = self.refusal()
                 if refusal is None or answer.started:
                     context.code = CLIENT_CLOSED
                     return False
@@ -171,23 +163,23 @@ class TenantMiddleware:
     async def _refuse(self, error: ApiError, context: RequestContext, answer: "_Answer") -> None:
         context.code, context.lane = error.code, error.lane or context.lane
         if context.tenant:
-            self._refused.count(context.caller.key_id, error.status, context.body_bytes, error.work_s)
+            self.refused.count(context.caller.key_id, error.status, context.body_bytes, error.work_s)
         if not answer.started:
-            told = errors.response(error, path=self._endpoint, request_id=context.request_id)
+            told = errors.response(error, path=self.endpoint, request_id=context.request_id)
             await told(context.scope, context.receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
         caller.statuses = ()
-        if not self._availability.is_away:
+        if not self.availability.is_away:
             with suppress(*STORE_ERRORS):
-                caller.statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
+                caller.statuses = await self.quotas.statuses(caller.root, caller.account, caller.key_id)
         return caller.statuses
 
     def _record(self, context: RequestContext, now_s: float) -> None:
         took_s, first_s, tenant = now_s - context.arrived_s, context.first_token_s, context.tenant
         context.took_s = took_s
         ttft_s = None if first_s is None else first_s - context.arrived_s
-        self._telemetry.ended(
+        self.telemetry.ended(
             endpoint=context.endpoint,
             lane=context.lane,
             model=context.model,
@@ -197,7 +189,7 @@ class TenantMiddleware:
             took_s=took_s,
             first_token_s=ttft_s,
         )
-        self._telemetry.fleet_metrics.ended(
+        self.telemetry.fleet_metrics.ended(
             Ended(tenant, context.lane, context.code, ttft_s, context.pace_s, context.queued_s)
         )
         context.describe_span()
@@ -224,42 +216,34 @@ def _asked(scope: Scope) -> Notes:
     }
 
 
+@dataclass(eq=False)
 class _Answer:
     """The `send` callable of one request. It adds the caller's limits, unavailable stores, the time taken and the
     request id to the headers."""
 
-    def __init__(
-        self,
-        send: Send,
-        limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]],
-        context: RequestContext,
-        missing: Callable[[], str],
-        *,
-        is_anthropic: bool,
-    ) -> None:
-        self._send = send
-        self._limits = limits
-        self._is_anthropic = is_anthropic
-        self._context = context
-        self._missing = missing
-        self.started = False
+    send: Send
+    limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]]
+    context: RequestContext
+    missing: Callable[[], str]
+    is_anthropic: bool
+    started: bool = field(default=False, init=False)
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            context, headers = self._context, [*message.get("headers", ())]
+            context, headers = self.context, [*message.get("headers", ())]
             if context.tenant:
                 caller = context.caller
-                statuses = await self._limits(caller) if caller.statuses is None else caller.statuses
+                statuses = await self.limits(caller) if caller.statuses is None else caller.statuses
                 headers += rate_limits.headers(statuses)
-                if self._is_anthropic:
+                if self.is_anthropic:
                     headers += anthropic_limits.headers(statuses)
             request_id = context.request_id.encode("ascii")
-            if self._is_anthropic:
+            if self.is_anthropic:
                 headers.append((ANTHROPIC_HEADER, request_id))
-            missing = self._missing()
+            missing = self.missing()
             if missing:
                 headers.append((DEGRADED_HEADER, missing.encode()))
             took_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3
             message = {**message, "headers": [*headers, (PROCESSING_HEADER, b"%d" % took_ms), (HEADER, request_id)]}
             self.started, context.status = True, message["status"]
-        await self._send(message)
+        await self.send(message)

@@ -61,38 +61,31 @@ class _Line:
         self.ended[job_id] = asyncio.get_running_loop().time()
 
 
+@dataclass(eq=False)
 class Dispatcher:
-    """Delivers events to this gateway's jobs, over one line per queue."""
+    """Delivers events to this gateway's jobs, over one line per queue.
 
-    def __init__(
-        self,
-        gateway_id: str,
-        open_link: Callable[[str], Link],
-        open_requests: AllOpenRequests,
-        *,
-        kept_s: float,
-        is_elected: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`kept_s` is how long a job's record outlives its settlement. A store that crashes may lose its last writes,
-        including a settlement; the reaper then charges by the record. `is_elected`: whether this gateway reclaims
-        jobs for all."""
-        self._is_elected = is_elected
-        self.gateway_id = gateway_id
-        self._kept_s = kept_s
-        self._open_link = open_link
-        self._open_requests = open_requests
-        self._jobs: dict[str, LiveJob] = {}
-        # Jobs whose request was not answered and may be sent again, with the time (epoch ms of the store's clock) until
-        # which their records are kept for it.
-        self._wanted: dict[str, int] = {}
-        # Jobs left to a reaper before they ended: it needs their records.
-        self._left: set[str] = set()
-        self._lines: dict[str, _Line] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        # Tasks that retry an amendment until the store answers.
-        self._amending: set[asyncio.Task[None]] = set()
-        # Tokens published but not charged: after a stop string, of a rejected request, or of a settled job.
-        self.wasted_tokens = 0
+    `kept_s` is how long a job's record outlives its settlement. A store that crashes may lose its last writes,
+    including a settlement; the reaper then charges by the record. `is_elected`: whether this gateway reclaims
+    jobs for all."""
+
+    gateway_id: str
+    open_link: Callable[[str], Link]
+    open_requests: AllOpenRequests
+    kept_s: float
+    is_elected: Callable[[], bool] = lambda: True
+    _jobs: dict[str, LiveJob] = field(default_factory=dict, init=False)
+    # Jobs whose request was not answered and may be sent again, with the time (epoch ms of the store's clock) until
+    # which their records are kept for it.
+    _wanted: dict[str, int] = field(default_factory=dict, init=False)
+    # Jobs left to a reaper before they ended: it needs their records.
+    _left: set[str] = field(default_factory=set, init=False)
+    _lines: dict[str, _Line] = field(default_factory=dict, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    # Tasks that retry an amendment until the store answers.
+    _amending: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    # Tokens published but not charged: after a stop string, of a rejected request, or of a settled job.
+    wasted_tokens: int = field(default=0, init=False)
 
     @property
     def jobs(self) -> Mapping[str, LiveJob]:
@@ -102,7 +95,7 @@ class Dispatcher:
     def queue(self, name: str) -> RedisQueue:
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Line(name, self._open_link(name))
+            line = self._lines[name] = _Line(name, self.open_link(name))
             loop = asyncio.get_running_loop()
             tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
             line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
@@ -119,10 +112,10 @@ class Dispatcher:
         """Deliver a job's events from now on. Call it before the job is enqueued."""
         self.queue(job.queue)
         self._jobs[job.id] = job
-        self._open_requests.entered(job)
+        self.open_requests.entered(job)
 
     def placed(self, job: LiveJob, place: int) -> None:
-        self._open_requests.placed(job, place)
+        self.open_requests.placed(job, place)
 
     def called(self, job: LiveJob) -> None:
         """Note that one worker was called for a job. All are woken if it does not come soon."""
@@ -134,7 +127,7 @@ class Dispatcher:
             line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
 
     def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
-        return self._open_requests.still_waits_ms(job, place)
+        return self.open_requests.still_waits_ms(job, place)
 
     async def position(self, job: LiveJob) -> int | None:
         """Return a job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
@@ -146,7 +139,7 @@ class Dispatcher:
         job.queue, job.diverged = queue, -1
 
     def demote(self, job: LiveJob) -> None:
-        self._open_requests.demoted(job)
+        self.open_requests.demoted(job)
 
     def release(self, job: LiveJob) -> None:
         """Drop a settled job. Its record is deleted soon after the job has ended.
@@ -201,7 +194,7 @@ class Dispatcher:
 
     def _drop(self, job: LiveJob) -> None:
         self._jobs.pop(job.id, None)
-        self._open_requests.left(job)
+        self.open_requests.left(job)
 
     async def _close(self, line: _Line) -> None:
         tasks = [*line.tasks, *([line.rousing] if line.rousing else [])]
@@ -239,7 +232,7 @@ class Dispatcher:
                 amending.add_done_callback(self._amending.discard)
             told[job.request] = None
             if isinstance(event, TokenDelta):
-                self._open_requests.produced(job, ends=event.finish_reason is not None)
+                self.open_requests.produced(job, ends=event.finish_reason is not None)
         for request in told:
             request.ring()
 
@@ -286,7 +279,7 @@ class Dispatcher:
             job.queue == line.name for job in self._jobs.values()
         ):  # `put` counts as a heartbeat for several rounds, too
             await line.link.reader.gateway_alive(self.gateway_id)  # the reader knows how far it has read
-        if self._is_elected():
+        if self.is_elected():
             await queue.reclaim()
         strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]
         for job_id in strays[:PER_CALL]:  # bounded: the heartbeat waits for these calls
@@ -294,7 +287,7 @@ class Dispatcher:
             line.strays.pop(job_id, None)
             if record is not None and record.state is not JobState.ENDED:
                 line.strays[job_id] = None
-        until_s = asyncio.get_running_loop().time() - self._kept_s
+        until_s = asyncio.get_running_loop().time() - self.kept_s
         ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
         for chunk in chunks(ended):
             wanted = {job_id: self._wanted[job_id] for job_id in chunk if job_id in self._wanted}

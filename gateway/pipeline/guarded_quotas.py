@@ -425,40 +425,34 @@ class _Unasked:
     may_be_stored: bool
 
 
+@dataclass(eq=False)
 class RememberedKeys:
     """Caches identities, and returns them during an outage of their store, for TRUSTED_S at most."""
 
-    def __init__(
-        self,
-        keys: KeyLookup,
-        delegations: DelegationLookup | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._keys = keys
-        self._delegations = delegations
-        self._clock = clock
-        self._known: OrderedDict[bytes | Delegation, tuple[float, Identity]] = OrderedDict()
+    keys: KeyLookup
+    delegations: DelegationLookup | None = None
+    clock: Callable[[], float] = time.monotonic
+    _known: OrderedDict[bytes | Delegation, tuple[float, Identity]] = field(default_factory=OrderedDict, init=False)
 
     async def lookup(self, full_key: str) -> Identity | None:
-        return await self._remembering(hashlib.sha256(full_key.encode()).digest(), self._keys.lookup(full_key))
+        return await self._remembering(hashlib.sha256(full_key.encode()).digest(), self.keys.lookup(full_key))
 
     async def identity(self, delegation: Delegation) -> Identity | None:
-        if self._delegations is None:
+        if self.delegations is None:
             return None
-        return await self._remembering(delegation, self._delegations.identity(delegation))
+        return await self._remembering(delegation, self.delegations.identity(delegation))
 
     async def _remembering(self, name: bytes | Delegation, asked: Awaitable[Identity | None]) -> Identity | None:
         try:
             identity = await asked
         except StoreUnavailable:
             seen_s, remembered = self._known.get(name, (float("-inf"), None))
-            if remembered is None or self._clock() - seen_s > TRUSTED_S:
+            if remembered is None or self.clock() - seen_s > TRUSTED_S:
                 raise
             return remembered
         self._known.pop(name, None)
         if identity is not None:
-            self._known[name] = self._clock(), identity
+            self._known[name] = self.clock(), identity
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return identity

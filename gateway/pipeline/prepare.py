@@ -164,30 +164,21 @@ def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
     return (LANE_HEADER.encode(), lane.encode()), (CLASS_HEADER.encode(), class_name.encode())
 
 
+@dataclass(eq=False)
 class Preparer:
-    """Makes plans from request bodies. Every rejection is an ApiError."""
+    """Makes plans from request bodies. Every rejection is an ApiError.
 
-    def __init__(
-        self,
-        lanes: Mapping[LaneName, Lane],
-        fleet_cache: FleetCache,
-        open_requests: AllOpenRequests,
-        telemetry: Telemetry,
-        refusal: Callable[[], ApiError | None],
-        room: BodyRoom,
-        grammars: GrammarChecker,
-        trace: TraceRecorder,
-    ) -> None:
-        """`refusal` returns the error for new requests while the gateway shuts down. `room` bounds bodies. `trace`
-        records rejections by admission."""
-        self._trace = trace
-        self._grammars = grammars
-        self._room = room
-        self._lanes = lanes
-        self._fleet_cache = fleet_cache
-        self._open_requests = open_requests
-        self._telemetry = telemetry
-        self._refusal = refusal
+    `refusal` returns the error for new requests while the gateway shuts down. `room` bounds bodies. `trace`
+    records rejections by admission."""
+
+    lanes: Mapping[LaneName, Lane]
+    fleet_cache: FleetCache
+    open_requests: AllOpenRequests
+    telemetry: Telemetry
+    refusal: Callable[[], ApiError | None]
+    room: BodyRoom
+    grammars: GrammarChecker
+    trace: TraceRecorder
 
     async def prepare(self, kind: Kind[Generation], body: bytes, context: RequestContext) -> Plan:
         """Prepare and admit one request. Enter the plan, so that jobs that are not enqueued are withdrawn."""
@@ -198,16 +189,16 @@ class Preparer:
             prompts, inputs = pack_inputs(prompts, model.context_length)
         grammar = CheckedGrammar()
         if request.structure is not None or request.offered_tools:
-            grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
-        refusal = self._refusal()
+            grammar = await grammar_of(request, model.text, prompts[0], self.grammars, caller.tenant_id)
+        refusal = self.refusal()
         if refusal is not None:  # the shutdown may have begun while the body was read
             raise refusal
         ids = job_ids(random_id(), len(prompts))
-        self._open_requests.hold(ids)
+        self.open_requests.hold(ids)
         try:
             return self._plan(kind, request, model, ids, prompts, inputs, grammar, context)
         except BaseException:
-            self._open_requests.let_go(model.queue, ids)
+            self.open_requests.let_go(model.queue, ids)
             raise
 
     def _plan(
@@ -223,24 +214,24 @@ class Preparer:
     ) -> Plan:
         """Admit the request. Nothing is awaited, so that no other request comes between assessment and entry."""
         caller = context.caller
-        service_level, tenant = agree(request, context.headers, caller.identity, self._lanes), caller.identity.tenant
+        service_level, tenant = agree(request, context.headers, caller.identity, self.lanes), caller.identity.tenant
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
         elapsed_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3
-        with self._telemetry.span("admit") as span:
+        with self.telemetry.span("admit") as span:
             asked = [
                 measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
                 for prompt in prompts
             ]
-            known, now_ms = self._open_requests.at(model.queue), self._open_requests.now_ms
+            known, now_ms = self.open_requests.at(model.queue), self.open_requests.now_ms
             try:
                 answers = admit(ids, asked, model, known, now_ms=now_ms)
             except ApiError as refused:
                 refused.lane = service_level.lane.name
                 refused.asked = model.name, sum(map(len, prompts))
-                if self._trace.is_on:
+                if self.trace.is_on:
                     wanted = _asked(request, model, service_level, prompts, asked, tenant, context.arrived_s)
-                    self._trace.ended(wanted, (), refused)
+                    self.trace.ended(wanted, (), refused)
                 raise
             if span.is_recording:
                 span.set(_span_attributes(service_level, prompts, answers))
@@ -256,7 +247,7 @@ class Preparer:
             answers=answers,
             guaranteed=all(answer.guaranteed for answer in answers),
             prompt_param=kind.prompt_param,
-            open_requests=self._open_requests,
+            open_requests=self.open_requests,
         )
 
     async def understand(
@@ -267,7 +258,7 @@ class Preparer:
             return self._understand(kind, body, caller)
         # Large bodies are parsed in a thread, because the event loop has streams to serve.
         work = partial(self._understand_and_measure, kind, body, caller)
-        return await self._room.in_thread(caller.tenant_id, read_bytes, work)
+        return await self.room.in_thread(caller.tenant_id, read_bytes, work)
 
     def _understand_and_measure(
         self, kind: Kind[Generation], body: bytes, caller: Caller
@@ -283,8 +274,8 @@ class Preparer:
     def _understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
-        model = allowed_model(self._fleet_cache, request.model, caller)
+        request = kind.parse(body, self.room.most_token_ids(kind.most_prompts))
+        model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.card.is_embedder is not kind.embeds:
             raise invalid("model", _OTHER_MODEL[kind.embeds])
         try:

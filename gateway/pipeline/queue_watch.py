@@ -6,6 +6,7 @@ the reports of IDLE_PER_ROUND other queues, in turn. So the first request to a q
 that are up to (idle queues / IDLE_PER_ROUND) rounds old, for one round."""
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
@@ -15,51 +16,43 @@ from fairlane.scheduler.queue.registry import AllDepths, RedisRegistry
 IDLE_PER_ROUND = 4
 
 
+@dataclass(eq=False)
 class QueueWatch:
     """One gateway's view of all queues. Every call may raise store errors."""
 
-    def __init__(
-        self,
-        gateway_id: str,
-        queue: Callable[[str], RedisQueue],
-        board: RedisRegistry,
-        open_requests: AllOpenRequests,
-        *,
-        is_elected: Callable[[], bool],
-    ) -> None:
-        self._gateway_id = gateway_id
-        self._queue = queue
-        self._board = board
-        self._open_requests = open_requests
-        self._is_elected = is_elected
-        # Queues in which the others have a report of this gateway.
-        self._reported: set[str] = set()
-        self._next = 0
+    gateway_id: str
+    queue: Callable[[str], RedisQueue]
+    board: RedisRegistry
+    open_requests: AllOpenRequests
+    is_elected: Callable[[], bool]
+    # Queues in which the others have a report of this gateway.
+    _reported: set[str] = field(default_factory=set, init=False)
+    _next: int = field(default=0, init=False)
 
     async def look(self, names: Collection[str]) -> AllDepths:
         """Run one round over these queues: read their depths and exchange reports with the other gateways."""
-        is_elected = self._is_elected()
-        shown = {} if is_elected else await self._board.depths()
-        found = {name: shown[name] if name in shown else await self._queue(name).depths() for name in names}
+        is_elected = self.is_elected()
+        shown = {} if is_elected else await self.board.depths()
+        found = {name: shown[name] if name in shown else await self.queue(name).depths() for name in names}
         if is_elected:
-            await self._board.show_depths(found)
+            await self.board.show_depths(found)
         for name in self._due(sorted(names)):
             await self._exchange(name)
         return found
 
     def _due(self, names: list[str]) -> list[str]:
-        now_ms = self._open_requests.now_ms
-        busy = [name for name in names if name in self._reported or self._open_requests.at(name).needs_report(now_ms)]
+        now_ms = self.open_requests.now_ms
+        busy = [name for name in names if name in self._reported or self.open_requests.at(name).needs_report(now_ms)]
         idle = [name for name in names if name not in busy]
         turn = [idle[(self._next + step) % len(idle)] for step in range(min(IDLE_PER_ROUND, len(idle)))]
         self._next += IDLE_PER_ROUND
         return busy + turn
 
     async def _exchange(self, name: str) -> None:
-        door, now_ms = self._open_requests.at(name), self._open_requests.now_ms
+        door, now_ms = self.open_requests.at(name), self.open_requests.now_ms
         needs_report = door.needs_report(now_ms)
         said = encode_report(door.report(now_ms)) if needs_report else b""
-        heard = await self._queue(name).exchange_reports(self._gateway_id, said, door.refused_us())
+        heard = await self.queue(name).exchange_reports(self.gateway_id, said, door.refused_us())
         door.receive_reports(decode_reports(heard.reports), heard.asked, now_ms)
         if needs_report:
             self._reported.add(name)

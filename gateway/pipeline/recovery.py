@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from fairlane.gateway.errors import ApiError, tenant_deleted
 from fairlane.gateway.fleet import FleetCache
@@ -37,43 +38,29 @@ REAP_BATCH = 500
 RENEW_BATCH = 500
 
 
-async def _unheard(lapsed: Lapsed, charge: Charge) -> None: ...
-
-
+@dataclass(eq=False)
 class Reaper:
     """Three background loops over the reservations in the store."""
 
-    def __init__(
-        self,
-        quotas: QuotaStore,
-        tenants: TenantStore,
-        dispatcher: Dispatcher,
-        fleet_cache: FleetCache,
-        *,
-        lease_s: float,
-        on_reaped: Callable[[Lapsed, Charge], Awaitable[None]] = _unheard,
-        is_elected: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`lease_s` is a reservation's. `on_reaped` is called once with each settlement, and may raise STORE_ERRORS.
-        `is_elected`: whether this gateway reaps for all that share the store."""
-        self._is_elected = is_elected
-        self._on_reaped = on_reaped
-        self._quotas = quotas
-        self._tenants = tenants
-        self._dispatcher = dispatcher
-        self._fleet_cache = fleet_cache
-        self._lease_s = lease_s
-        self._clock = clock
-        self._renewed_s = clock()
-        # Lapsed reservations settled by this gateway.
-        self.reaped = 0
+    quotas: QuotaStore
+    tenants: TenantStore
+    dispatcher: Dispatcher
+    fleet_cache: FleetCache
+    # A reservation's.
+    lease_s: float
+    # Called once with each settlement; may raise STORE_ERRORS.
+    on_reaped: Callable[[Lapsed, Charge], Awaitable[None]]
+    # Returns whether this gateway reaps for all that share the store.
+    is_elected: Callable[[], bool] = lambda: True
+    # Lapsed reservations settled by this gateway.
+    reaped: int = field(default=0, init=False)
+    _renewed_s: float = field(default_factory=time.monotonic, init=False)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for period_s, what, work in (
-                (self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
-                (min(REAP_EVERY_S, self._lease_s / REAPS_PER_LEASE), "reaping reservations", self.reap),
+                (self.lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
+                (min(REAP_EVERY_S, self.lease_s / REAPS_PER_LEASE), "reaping reservations", self.reap),
                 (WATCH_EVERY_S, "watching tenants", self.watch),
             ):
                 tasks.create_task(every(period_s, what, work))
@@ -83,12 +70,12 @@ class Reaper:
 
         A reservation that the store has lost, as after a failover, is booked again. One that another gateway has
         settled ends its request."""
-        requests = {job.request.id: job.request for job in self._dispatcher.jobs.values()}
-        failures, lost, began_s = StoreFailures(), set[str](), self._clock()
+        requests = {job.request.id: job.request for job in self.dispatcher.jobs.values()}
+        failures, lost, began_s = StoreFailures(), set[str](), time.monotonic()
         for root, ids in _by_root(requests.values()).items():
             for start in range(0, len(ids), RENEW_BATCH):
                 with failures:
-                    lost |= await self._quotas.renew(root, ids[start : start + RENEW_BATCH])
+                    lost |= await self.quotas.renew(root, ids[start : start + RENEW_BATCH])
         for booking_id in lost:
             with failures:
                 await self._reassert(requests[booking_id])
@@ -102,8 +89,8 @@ class Reaper:
         mark may be gone, and the request fails. A request that was settled here meanwhile has no jobs."""
         if not request.jobs:
             return
-        is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
-        if is_marked and await self._quotas.book(request.ask):
+        is_marked = time.monotonic() - self._renewed_s < TOMBSTONE_MS / 2e3
+        if is_marked and await self.quotas.book(request.ask):
             log.warning("the store had lost the reservation of job %s, booked again", request.id)
             return
         for job in request.jobs:
@@ -112,18 +99,18 @@ class Reaper:
 
     async def reap(self) -> None:
         """Settle lapsed reservations. A job that still runs is cancelled first and settled in a later round."""
-        if not (self._is_elected() and self._fleet_cache.is_fresh):
+        if not (self.is_elected() and self.fleet_cache.is_fresh):
             return  # jobs in queues that are not known yet would count as never enqueued
         failures = StoreFailures()
-        for lapsed in await self._quotas.expired(REAP_BATCH):
-            if lapsed.reservation_id not in self._dispatcher.jobs:
+        for lapsed in await self.quotas.expired(REAP_BATCH):
+            if lapsed.reservation_id not in self.dispatcher.jobs:
                 with failures:
                     await self._reap_one(lapsed)
         failures.raise_last()
 
     async def watch(self) -> None:
         """End the jobs of tenants that were suspended or deleted, or whose parents were."""
-        jobs, failures = list(self._dispatcher.jobs.values()), StoreFailures()
+        jobs, failures = list(self.dispatcher.jobs.values()), StoreFailures()
         known = await self._look_up({job.request.ask.tenant for job in jobs}, failures)
         above = {name for tenant in known.values() if tenant is not None for name in tenant.above}
         known |= await self._look_up(above - known.keys(), failures)
@@ -141,24 +128,24 @@ class Reaper:
         found = {}
         for name in names:
             with failures:
-                found[name] = await self._tenants.get(name)
+                found[name] = await self.tenants.get(name)
         return found
 
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []
         for job_id in job_ids(lapsed.reservation_id, lapsed.prompts):
-            for name in sorted(self._fleet_cache.queues_of(lapsed.model)):
-                record = await self._dispatcher.queue(name).cancel(job_id)
+            for name in sorted(self.fleet_cache.queues_of(lapsed.model)):
+                record = await self.dispatcher.queue(name).cancel(job_id)
                 if record is not None:  # else its gateway died before it enqueued the job
                     found.append((name, job_id, record))
         if any(record.state is not JobState.ENDED for _, _, record in found):
             return
         await self._settle(lapsed, total([recorded(record) for _, _, record in found]))
         for name, job_id, _ in found:
-            self._dispatcher.forget(name, job_id, until_ms=lapsed.once_until_ms)
+            self.dispatcher.forget(name, job_id, until_ms=lapsed.once_until_ms)
 
     async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
-        if (await self._quotas.settle(lapsed.root, lapsed.reservation_id, charge)).first:
+        if (await self.quotas.settle(lapsed.root, lapsed.reservation_id, charge)).first:
             self.reaped += 1
             log.info(
                 "settled the lapsed reservation %s of %s: %s, %d output tokens",
@@ -168,7 +155,7 @@ class Reaper:
                 charge.output_tokens,
             )
             with suppress(*STORE_ERRORS):
-                await self._on_reaped(lapsed, charge)
+                await self.on_reaped(lapsed, charge)
 
 
 def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:

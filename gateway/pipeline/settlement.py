@@ -9,6 +9,7 @@ calls for each."""
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -77,24 +78,18 @@ INLINE_S = 0.5
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 
+@dataclass(eq=False)
 class Settlements:
-    """Ends jobs, and settles a request with its last job. Further calls for an ended job do nothing."""
+    """Ends jobs, and settles a request with its last job. Further calls for an ended job do nothing.
 
-    def __init__(
-        self,
-        quotas: QuotaStore,
-        dispatcher: Dispatcher,
-        telemetry: Telemetry,
-        *,
-        confirm_s: float,
-    ) -> None:
-        """`confirm_s` is the time for a worker to confirm a cancellation, before the job's record decides."""
-        self._quotas = quotas
-        self._dispatcher = dispatcher
-        self._telemetry = telemetry
-        self._confirm_s = confirm_s
-        self._inline = Inline(INLINE_S)
-        self._tasks: set[asyncio.Task[None]] = set()
+    `confirm_s` is the time for a worker to confirm a cancellation, before the job's record decides."""
+
+    quotas: QuotaStore
+    dispatcher: Dispatcher
+    telemetry: Telemetry
+    confirm_s: float
+    _inline: Inline = field(default_factory=lambda: Inline(INLINE_S), init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @property
     def in_hand(self) -> int:
@@ -114,7 +109,7 @@ class Settlements:
             request.charges.append(job.charge(outcome))
             if not request.landed:
                 return
-            with self._telemetry.span("settle") as span:
+            with self.telemetry.span("settle") as span:
                 if span.is_recording:
                     span.set(_span_attributes(total(request.charges)))
                 settled = await self._inline.wait(self._ask(request))
@@ -157,7 +152,7 @@ class Settlements:
     async def _carry_out(self, job: LiveJob, outcome: Outcome) -> None:
         request = job.request
         try:
-            with self._telemetry.span("settle") as span:
+            with self.telemetry.span("settle") as span:
                 request.charges.append(await self._learn(job, outcome))
                 if span.is_recording:
                     span.set(_span_attributes(request.charges[-1]))
@@ -178,27 +173,27 @@ class Settlements:
         self._conclude(request, await self._persist(lambda: self._ask(request)))
 
     def _ask(self, request: LiveRequest) -> Awaitable[Settled]:
-        return self._quotas.settle(request.ask.root, request.id, total(request.charges))
+        return self.quotas.settle(request.ask.root, request.id, total(request.charges))
 
     def _conclude(self, request: LiveRequest, settled: Settled) -> None:
         ask, charge = request.ask, total(request.charges)
         request.statuses = settled.statuses
         request.settled = True
-        self._dispatcher.wasted_tokens += max(0, request.published - charge.output_tokens)
+        self.dispatcher.wasted_tokens += max(0, request.published - charge.output_tokens)
         if request.record is not None:
             request.record.charged(charge)
         for job in request.jobs:
-            self._dispatcher.release(job)
+            self.dispatcher.release(job)
         request.jobs = []  # breaks a reference cycle
         if not charge.is_refund:
-            self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
+            self.telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
     def _leave(self, request: LiveRequest) -> None:
         """Leave the whole request to a reaper, and fail jobs that still run."""
         if request.record is not None:
             request.record.settled()
         for job in request.jobs:
-            self._dispatcher.abandon(job)
+            self.dispatcher.abandon(job)
             if not job.settled:
                 job.fail(internal_error())
 
@@ -206,7 +201,7 @@ class Settlements:
         if job.message is None:
             return Charge.refund()
         if job.finished is None:
-            queue = self._dispatcher.queue(job.queue)
+            queue = self.dispatcher.queue(job.queue)
             record = await self._persist(lambda: queue.cancel(job.id))
             if record is None and not job.begun:
                 return Charge.refund()  # it was never enqueued
@@ -222,13 +217,13 @@ class Settlements:
 
     async def _confirmed(self, job: LiveJob) -> None:
         try:
-            async with asyncio.timeout(self._confirm_s):
+            async with asyncio.timeout(self.confirm_s):
                 await job.end()
         except TimeoutError:
             log.warning("no worker confirmed the cancellation of job %s; its record decides", job.id)
 
     async def _cancel(self, job: LiveJob) -> None:
-        queue = self._dispatcher.queue(job.queue)
+        queue = self.dispatcher.queue(job.queue)
         await self._persist(lambda: queue.cancel(job.id))
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:

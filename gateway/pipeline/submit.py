@@ -8,6 +8,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -43,35 +44,26 @@ _RULES = {rule.name: rule for rule in RULES}
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
 
 
+@dataclass(eq=False)
 class Submitter:
-    """Submits plans as requests with enqueued jobs, and ends them."""
+    """Submits plans as requests with enqueued jobs, and ends them.
 
-    def __init__(
-        self,
-        quotas: QuotaStore,
-        dispatcher: Dispatcher,
-        settlements: Settlements,
-        telemetry: Telemetry,
-        prices: KnownPrices,
-        *,
-        quantum: int,
-        earlier: Earlier,
-    ) -> None:
-        """`quantum`: output tokens per choice that a progressive request holds at a time."""
-        self._earlier = earlier
-        self._quantum = quantum
-        self._quotas = quotas
-        self._dispatcher = dispatcher
-        self._settlements = settlements
-        self._telemetry = telemetry
-        self._prices = prices
+    `quantum`: output tokens per choice that a progressive request holds at a time."""
+
+    quotas: QuotaStore
+    dispatcher: Dispatcher
+    settlements: Settlements
+    telemetry: Telemetry
+    prices: KnownPrices
+    quantum: int
+    earlier: Earlier
 
     async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
         """Reserve and enqueue all jobs of a plan. The caller must end the returned request with `end`.
 
         `arrived_s` is on the event loop's clock. Raises ApiError if a job is rejected; then all of them have ended."""
         try:
-            prices = await self._prices.of(plan.model.name, plan.asked[0].lane)
+            prices = await self.prices.of(plan.model.name, plan.asked[0].lane)
         except STORE_ERRORS as error:
             raise store_unavailable() from error
         request = self._open(caller, plan, prices)
@@ -104,7 +96,7 @@ class Submitter:
             explicit_max=asked[0].max_tokens_stated,
             once=caller.once,
             is_batch=caller.batch_due_ms is not None,
-            quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
+            quantum=self.quantum if caller.identity.tenant.reserve == "progressive" else None,
             prices=prices,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
@@ -121,21 +113,21 @@ class Submitter:
             if isinstance(error, ApiError):
                 await self._refuse(caller, request, error, submitted=submitted)
         finally:  # also for a cancelled submission or client, which cannot wait
-            self._settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
+            self.settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
         if error is None and request.settled:
             caller.statuses = request.statuses  # without the unused part of the reservation
 
     async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, submitted: bool) -> None:
         outcome = outcome_of(error) if submitted else Outcome.REJECTED
         if error.code == "quota_store_unavailable":
-            self._settlements.hand_over(request, outcome)
+            self.settlements.hand_over(request, outcome)
         else:
-            await self._settlements.end(request, outcome)
+            await self.settlements.end(request, outcome)
         caller.statuses = request.statuses  # None if the store has not answered: they are read when needed
 
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         heads = await self._heads(caller, request, plan)
-        with self._telemetry.span("reserve") as span:
+        with self.telemetry.span("reserve") as span:
             try:
                 request.reservation = reservation = await self._reserve(request, plan)
             except ApiError as refused:
@@ -145,9 +137,9 @@ class Submitter:
             if span.is_recording:
                 span.set(_span_attributes(reservation))
         if reservation.shadowed:
-            self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
+            self.telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
-            request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
+            request.grants = OutputGrants(self.quotas, self.dispatcher, request, self.quantum)
         for number, job in enumerate(request.jobs):
             job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
             job.granted = reservation.granted_tokens
@@ -163,7 +155,7 @@ class Submitter:
         messages = [self._message(caller, plan, number) for number in range(len(plan.ids))]
         wanted = [ResumableJob(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
         try:
-            heads = await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
+            heads = await self.earlier.heads(caller.root, caller.once, caller.runs, wanted)
         except STORE_ERRORS as error:
             raise store_unavailable() from error
         if heads:
@@ -191,7 +183,7 @@ class Submitter:
         seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
         return Job(
             job_id=plan.ids[number],
-            gateway_id=self._dispatcher.gateway_id,
+            gateway_id=self.dispatcher.gateway_id,
             tenant=tenant.id,
             tenant_since=tenant.created_at,
             weight=tenant.weight,
@@ -224,7 +216,7 @@ class Submitter:
     async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
         ask = request.ask
         try:
-            return await self._quotas.reserve(ask)
+            return await self.quotas.reserve(ask)
         except (Denied, AccessDenied) as denied:
             if not denied.may_be_stored:
                 request.jobs = []  # nothing was written, so there is nothing to undo
@@ -239,10 +231,10 @@ class Submitter:
 
     async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:
         job.message, job.queued_s = message, asyncio.get_running_loop().time()
-        self._dispatcher.register(job)
+        self.dispatcher.register(job)
         limit = None if message.follows else queued_limit(reservation.statuses)
         try:
-            queue = self._dispatcher.queue(job.queue)
+            queue = self.dispatcher.queue(job.queue)
             generated = [head.token_ids for head in heads]
             most = None if limit is None else limit.limit
             prefixes = prefix_keys(message)
@@ -257,11 +249,11 @@ class Submitter:
             raise store_unavailable() from error
         if message.guaranteed and not put.guaranteed:
             job.message = msgspec.structs.replace(message, guaranteed=False)
-            self._dispatcher.demote(job)
+            self.dispatcher.demote(job)
         job.place = put.position
-        self._dispatcher.placed(job, put.position)
+        self.dispatcher.placed(job, put.position)
         if put.called:
-            self._dispatcher.called(job)
+            self.dispatcher.called(job)
 
 
 def _span_attributes(reservation: Reservation) -> dict[str, Value | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
@@ -59,7 +60,9 @@ class IdleGateway:
         )
         tenants, quotas = TenantStore(store), RedisQuotaStore(store)
         budgets = self._elections.for_budgets
-        self._reaper = Reaper(quotas, tenants, self._dispatcher, self._fleet, lease_s=LEASE_S, is_elected=budgets)
+        self._reaper = Reaper(
+            quotas, tenants, self._dispatcher, self._fleet, lease_s=LEASE_S, on_reaped=AsyncMock(), is_elected=budgets
+        )
 
     async def round(self) -> None:
         await self._elections.stand()

@@ -52,18 +52,14 @@ class Queues(Protocol):
 class _Lot:
     most: int
     came: int = 0
-    kept: list[LiveRecord | RequestRecord] = field(default_factory=list)
+    kept: list[EndedRecord] = field(default_factory=list)
 
-    def put(self, record: LiveRecord | RequestRecord) -> LiveRecord | RequestRecord | None:
-        """Add a record. Return the one that is not kept for it, if any: this one or another."""
+    def draw(self) -> int | None:
         self.came += 1
         if len(self.kept) < self.most:
-            self.kept.append(record)
-            return None
+            return len(self.kept)
         place = int(random.random() * self.came)
-        if place < self.most:
-            self.kept[place], record = record, self.kept[place]
-        return record
+        return place if place < self.most else None
 
 
 class RequestRecorder:
@@ -124,7 +120,7 @@ class RequestRecorder:
         record.gateway, record.state, record.outcome = self._gateway_id, "ended", Outcome.REJECTED.value
         record.total_ms = round(took_s * 1e3, 1)
         record.time = TimeParts().until(record.total_ms)
-        self._keep(record, is_special=record.code not in _OWN_LIMITS)
+        self._keep(record.code not in _OWN_LIMITS, lambda: record)
 
     def local(self, name: str, account: str | None = None) -> RequestRecord | None:
         """Return a record that this gateway has and the store may not have yet.
@@ -133,11 +129,12 @@ class RequestRecorder:
         live = self._live_by(name, account)
         if live is not None:
             return self._up_to_date(live)
-        unwritten = [one.record for one in self._unwritten]
-        for one in reversed([*unwritten, *self._special.kept, *self._plain.kept]):
-            names = one.names if isinstance(one, LiveRecord) else (one.request_id, one.answer_id)
-            if (name == one.id or name in names) and account in (None, one.account):
-                return self._up_to_date(one) if isinstance(one, LiveRecord) else one
+        for ended in (self._plain.kept, self._special.kept, self._unwritten):
+            for one in reversed(ended):
+                record = one.record
+                is_meant = name == record.id or name in (record.request_id, record.answer_id)
+                if is_meant and account in (None, record.account):
+                    return record
         return None
 
     def _live_by(self, name: str, account: str | None) -> LiveRecord | None:
@@ -194,8 +191,7 @@ class RequestRecorder:
 
     async def _flush(self) -> None:
         self._refusals.clear()
-        self._unwritten += [EndedRecord(self._built(one), True) for one in self._special.kept]
-        self._unwritten += [EndedRecord(self._built(one), False) for one in self._plain.kept]
+        self._unwritten += [*self._special.kept, *self._plain.kept]
         lost = max(0, len(self._unwritten) - MOST_WAITING)
         self.dropped += sum(max(0, lot.came - lot.most) for lot in (self._special, self._plain)) + lost
         del self._unwritten[:lost]
@@ -244,20 +240,15 @@ class RequestRecorder:
                     del self._named[name]
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
-        self._keep(live, is_special=_is_special(live))
+        self._keep(_is_special(live), lambda: self._up_to_date(live))
+        live.let_go()
 
-    def _keep(self, record: LiveRecord | RequestRecord, *, is_special: bool) -> None:
-        """Sample an ended request. Its record is built when it is written, if it is kept until then."""
-        dropped = (self._special if is_special else self._plain).put(record)
-        if isinstance(dropped, LiveRecord):
-            dropped.let_go()
-
-    def _built(self, ended: LiveRecord | RequestRecord) -> RequestRecord:
-        if isinstance(ended, RequestRecord):
-            return ended
-        record = self._up_to_date(ended)
-        ended.let_go()
-        return record
+    def _keep(self, is_special: bool, record: Callable[[], RequestRecord]) -> None:
+        """Sample an ended request. Its record is built only if it is kept."""
+        lot = self._special if is_special else self._plain
+        place = lot.draw()
+        if place is not None:
+            lot.kept[place : place + 1] = [EndedRecord(record(), is_special)]
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
         found = []

@@ -5,6 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -277,7 +278,7 @@ async def test_an_organisation_whose_budgets_are_away_keeps_no_other_from_its_up
     asking = [asyncio.create_task(served.post(CHAT, ASKED, tenant=tenant)) for tenant in ("acme", "other")]
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [1, 1])
     parts, budgets = served.resources, PartlyAway()
-    reaper = Reaper(budgets, budgets, parts.fleet.dispatcher, parts.fleet.cache, lease_s=1.0)  # type: ignore[arg-type]
+    reaper = Reaper(budgets, budgets, parts.fleet.dispatcher, parts.fleet.cache, lease_s=1.0, on_reaped=AsyncMock())  # type: ignore[arg-type]
 
     with pytest.raises(StoreUnavailable):
         await reaper.renew()
