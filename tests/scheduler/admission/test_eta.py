@@ -108,6 +108,7 @@ def long_outputs(lane: LaneName) -> tuple[list[Arrival], int]:
 Load = Callable[[LaneName], tuple[list[Arrival], int]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
 @pytest.mark.parametrize("load", [one_flood, several_tenants, long_outputs])
 def test_nine_of_ten_comments_are_right_to_a_factor_of_two(load: Load, lane: LaneName) -> None:
