@@ -109,7 +109,7 @@ class Orphans:
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
         """Enqueue a withdrawn job elsewhere, or back if that queue is full. Return whether it was moved."""
-        old, door, request = job.queue, self.open_requests.at(target.queue), _asked(message, _waited_ms(job))
+        old, requests, request = job.queue, self.open_requests.at(target.queue), _asked(message, _waited_ms(job))
         guaranteed = message.guaranteed and self._is_promised(request, target)
         if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):
             if not await self._put(job, message, old):
@@ -119,7 +119,7 @@ class Orphans:
         if job.settled:  # meanwhile, and its cancellation may have come before `put`
             await self.dispatcher.queue(target.queue).cancel(job.id)
         else:
-            door.enter(job.id, request, guaranteed=guaranteed, now_ms=self.open_requests.now_ms)
+            requests.enter(job.id, request, guaranteed=guaranteed, now_ms=self.open_requests.now_ms)
         return True
 
     async def _put(self, job: LiveJob, message: Job, queue: str) -> bool:
@@ -137,8 +137,8 @@ class Orphans:
         return True
 
     def _is_promised(self, request: Request, target: ServedModel) -> bool:
-        door, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
-        answer = assess(request, workers=target.workers, open_requests=door, now_ms=now_ms)
+        requests, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
+        answer = assess(request, workers=target.workers, open_requests=requests, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
 
     @property

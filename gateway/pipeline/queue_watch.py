@@ -49,11 +49,11 @@ class QueueWatch:
         return busy + turn
 
     async def _exchange(self, name: str) -> None:
-        door, now_ms = self.open_requests.at(name), self.open_requests.now_ms
-        needs_report = door.needs_report(now_ms)
-        said = encode_report(door.report(now_ms)) if needs_report else b""
-        heard = await self.queue(name).exchange_reports(self.gateway_id, said, door.refused_us())
-        door.receive_reports(decode_reports(heard.reports), heard.asked, now_ms)
+        requests, now_ms = self.open_requests.at(name), self.open_requests.now_ms
+        needs_report = requests.needs_report(now_ms)
+        report = encode_report(requests.report(now_ms)) if needs_report else b""
+        exchange = await self.queue(name).exchange_reports(self.gateway_id, report, requests.refused_us())
+        requests.receive_reports(decode_reports(exchange.reports), exchange.asked, now_ms)
         if needs_report:
             self._reported.add(name)
         else:

@@ -1,6 +1,6 @@
 """The global queue of one model: which worker gets which job, and what happens to jobs whose worker or gateway dies.
 
-    memory_queue.py   the rules, call by call, in memory: start here
+    memory_queue.py   the rules of the main calls, in memory, for simulations: start here
     memory_jobs.py    the state changes of a job: queued, leased, given back, ended
     take_order.py     the order in which one `take` hands out jobs, also to unequal workers
     share_floor.py    the account of a lane's share floor
@@ -8,11 +8,12 @@
     rooms.py          free capacity of workers, and the worker called for a new job
     promises.py       time guaranteed by all gateways together
     types.py          arguments, results, errors and limits that both queues share
-    redis_queue.py    the same calls in Redis, one script of `lua/` each
+    redis_queue.py    every call, one script of `lua/` each
     keys.py           every key, and how the scripts are assembled
     registry.py       the workers and models that exist
 
 Gateways put, cancel and grant. Workers take, publish and renew. The elected gateway reclaims each second. The simulator
-uses the in-memory queue. A state-machine test sends both queues the same calls, so a rule that changes here must change
-in `lua/`. No call works on more than `store.bounds.PER_CALL` jobs; the callers here repeat it until all are done. Never
-imports gateway, worker, quotas or admission."""
+uses the in-memory queue. A state-machine test sends the Redis queue and its model the same calls
+(`tests/support/scheduler/model_queue.py`), so a rule that changes in `lua/` must change there. No call works on more
+than `store.bounds.PER_CALL` jobs; the callers here repeat it until all are done. Never imports gateway, worker, quotas
+or admission."""

@@ -3,13 +3,12 @@
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import compress, islice
 from operator import itemgetter
 
 import msgspec
 
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Cancel, Control, Event, Finished, Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Event, Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.promises import Promises
 from fairlane.scheduler.queue.take_order import Place, Places, QueuedJob
 from fairlane.scheduler.queue.types import (
@@ -39,14 +38,11 @@ class JobBook:
         self.promises = self._no_promises()
         self.entries: dict[str, QueuedJob] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
-        self.controls: dict[str, list[Control]] = defaultdict(list)
         # Jobs of each gateway that have not ended and were not asked to when the gateway died.
         self.job_ids: dict[str, set[str]] = defaultdict(set)
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], float] = {}
-        # A job came back from a worker since the caller last reset this.
-        self.has_returned = False
 
     def held(self, worker_id: str) -> list[QueuedJob]:
         held = [self.entries[job_id] for job_id in self._held.get(worker_id, ())]
@@ -141,7 +137,6 @@ class JobBook:
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
         """Return a leased job to the head of its lane; end it if it was cancelled."""
-        self.has_returned = True
         if entry.cancelled:
             self.end(entry, Outcome.CANCELLED)
             return
@@ -153,20 +148,11 @@ class JobBook:
 
     def lose(self, entry: QueuedJob, now_ms: int) -> None:
         """Return a leased job of a dead worker to the queue; after MAX_LOSSES it ends as failed."""
-        self.has_returned = True
         entry.losses += 1
         if entry.losses >= MAX_LOSSES and not entry.cancelled:
             self.end(entry, Outcome.FAILED, POISONED)
         else:
             self.give_back(entry, now_ms)
-
-    def stop(self, entry: QueuedJob) -> None:
-        """End a waiting job; ask the holder of a leased one to stop, once. Ended jobs are ignored."""
-        if entry.state is JobState.QUEUED:
-            self.end(entry, Outcome.CANCELLED)
-        elif entry.state is JobState.LEASED and not entry.cancelled:
-            entry.cancelled = True
-            self.controls[entry.worker_id].append(Cancel(job_id=entry.job.job_id))
 
     def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
         """End a job for good. `tell` notifies its gateway, unless its worker has done so."""
@@ -182,36 +168,6 @@ class JobBook:
         if tell:
             finished = Finished(job_id=job.job_id, epoch=entry.epoch, outcome=outcome, error=error)
             self.events[job.gateway_id].append(finished)
-
-    def end_started(self, lane: LaneName) -> None:
-        """End the waiting jobs of a lane that have tokens, since no worker continues them.
-
-        Examines the first PER_CALL returned jobs, and repeats while all of these fill a page and one of them ended."""
-        places, started = self.places[lane], [True]
-        while any(started):
-            first = [self.entries[job_id] for job_id in islice(places.all_returned(), bounds.PER_CALL)]
-            started = [entry.produced > 0 for entry in first]
-            for entry in compress(first, started):
-                self.end(entry, Outcome.UNAVAILABLE)
-            if len(first) < bounds.PER_CALL:
-                break
-
-    def withdraw(self, entry: QueuedJob) -> None:
-        self._unseat(entry)
-        self._release_claim(entry)
-        self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
-        del self.entries[entry.job.job_id]
-
-    def forget_counters(self) -> bool:
-        """Drop counters that do not affect the order, at most PER_CALL per lane. Return whether more are left."""
-        waiting = [places for places in self.places.values() if places.depth]
-        has_more = [one.counters.forget(one.least_counter(), bounds.PER_CALL) for one in waiting]
-        return any(has_more)
-
-    def reset(self) -> None:
-        self.promises = self._no_promises()
-        for name, places in self.places.items():
-            self.places[name] = Places(places.lane, places.counters.window)
 
     def _no_promises(self) -> Promises:
         return Promises([places.lane.share_floor for places in self.places.values()])

@@ -1,8 +1,7 @@
-"""The global queue in Redis: the calls of `memory_queue.LaneQueue`, one script each, and the streams.
+"""The global queue in Redis: one script per call, and the streams.
 
-This module only converts. Keys and scripts are in `keys.py`; the rules and the contract of each call are in
-`memory_queue.py`. Every call can be repeated after a lost answer: the repeat returns the same and changes nothing. All
-methods raise `redis.RedisError` while the store is unavailable."""
+This module only converts. Keys and scripts are in `keys.py`. Every call can be repeated after a lost answer: the repeat
+returns the same and changes nothing. All methods raise `redis.RedisError` while the store is unavailable."""
 
 import itertools
 import secrets
@@ -70,7 +69,7 @@ _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
 class RedisQueue:
-    """One model's queue, for gateways and workers; the contract is that of `LaneQueue`. `redis` must return bytes.
+    """One model's queue, for gateways and workers. `redis` must return bytes.
 
     Calls that the store cannot recognise as repeats by their content carry a serial. A client that resends a call
     resends its serial; a caller that repeats a call after an error passes the serial of its first attempt
@@ -113,6 +112,11 @@ class RedisQueue:
         prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
+        """Queue a job, and book its guarantee.
+
+        `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
+        of each choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
+        `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.job_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
@@ -128,9 +132,14 @@ class RedisQueue:
         return Put(int(answer[1]), bool(answer[2]), answer[3].decode(), answer[4].decode())
 
     async def cancel(self, job_id: str) -> JobRecord | None:
+        """End a waiting job, or ask a leased one's holder to stop it. Idempotent; returns None if it is unknown."""
         return _record(await self._call("cancel", job_id))
 
     async def grant(self, job_id: str, granted_until: int) -> bool:
+        """Raise the token limit of each choice, in the record and at the holder. Return False if it is unknown or
+        ended.
+
+        A repeat is sent to the holder again, since the first one may have been lost."""
         message = encode(Grant(job_id=job_id, granted_until=granted_until))
         return bool(await self._call("grant", job_id, granted_until, message))
 
@@ -139,10 +148,15 @@ class RedisQueue:
         return _record(await self._call("record", job_id))
 
     async def published(self, job_id: str) -> Published | None:
+        """Return the published tokens of a job, or None if it is unknown."""
         answer = await self._call("published", job_id)
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
     async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        """Replace a job's recorded tokens by those of its client, and queue it again to continue from them.
+
+        `epoch` published tokens that differ from the client's; nothing changes if the job has a later one. Return False
+        if the job is unknown or has ended."""
         return bool(await self._call("amend", job_id, epoch, *map(_packed, generated)))
 
     async def forget(self, job_ids: Iterable[str]) -> None:
@@ -211,6 +225,7 @@ class RedisQueue:
         return int(await self._call("waiting", tenant))
 
     async def gateway_alive(self, gateway_id: str) -> None:
+        """Record a gateway's heartbeat; after GATEWAY_LEASES leases without one, its jobs are cancelled."""
         await self._call("gateway_alive", gateway_id)
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
@@ -233,6 +248,9 @@ class RedisQueue:
     # Calls of workers.
 
     async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
+        """Lease the most urgent jobs that this worker can start, at most PER_CALL.
+
+        Returns none until the worker knows, from `renew`, that it lost its jobs."""
         room = [
             given
             for lane in self._lanes
@@ -245,6 +263,10 @@ class RedisQueue:
         return [_lease(answer) for answer in answers]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
+        """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were taken away.
+
+        `holding` names the jobs that the worker knows, including those of publications not yet answered. A job leased
+        for longer than one lease and not among them was in a `take` whose answer was lost; it is given back."""
         if holding is not None:
             await self._return_unknown(worker_id, set(holding))
         return bool(await self._call("renew", worker_id, serial or self.new_serial()))
@@ -270,6 +292,7 @@ class RedisQueue:
             await self._call("release", worker_id, "", *chunk)
 
     async def retire(self, worker_id: str) -> None:
+        """Stop calling a worker that takes no more jobs; a waiting job that it was called for wakes every worker."""
         await self._call("retire", worker_id)
 
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
@@ -283,16 +306,22 @@ class RedisQueue:
         wake_id = await self._resolve(wake, wake_id or last_id)
         await self._trim(control, control_id)
         streams = dict(await self._read({control: control_id, wake: wake_id}, block_ms))
-        said, woken = streams.get(control.encode(), []), streams.get(wake.encode(), [])
-        controls = controls_of(fields[b"c"] for _, fields in said if b"c" in fields)
-        next_id = f"{said[-1][0].decode() if said else control_id}/{woken[-1][0].decode() if woken else wake_id}"
-        if any(b"w" in fields for _, fields in said):
+        commands, woken = streams.get(control.encode(), []), streams.get(wake.encode(), [])
+        controls = controls_of(fields[b"c"] for _, fields in commands if b"c" in fields)
+        next_id = (
+            f"{commands[-1][0].decode() if commands else control_id}/{woken[-1][0].decode() if woken else wake_id}"
+        )
+        if any(b"w" in fields for _, fields in commands):
             return next_id, controls, Wake.CALLED
         return next_id, controls, _wake(woken[-1][1][b"w"], worker_id) if woken else Wake.NOTHING
 
     # Calls of the elected gateway, each second.
 
     async def reclaim(self) -> int:
+        """Clear up after dead processes and expired jobs. Return how many jobs were taken from dead workers.
+
+        Must be called more often than every half lease. After a longer time without any `renew` or `reclaim`, because
+        the store was unavailable, it does nothing for one full lease, so that holders can renew first."""
         lost, is_more = 0, 1
         while is_more:
             count, is_more = await self._call("reclaim")
@@ -300,17 +329,28 @@ class RedisQueue:
         return lost
 
     async def rouse(self) -> int:
+        """Wake every worker if a called one has not taken its job in time.
+
+        Return milliseconds until the next call is late, or 0 if none is open."""
         return int(await self._call("rouse"))
 
     # Calls of gateways for a queue without workers.
 
     async def orphan(self, grace_ms: int) -> QueuePresence:
+        """Handle a queue that no worker has served for `grace_ms`. Must be called after `reclaim`.
+
+        Started latency jobs end as unavailable. All others keep waiting for a worker. After KEPT_MS an empty queue is
+        removed."""
         is_more = 1
         while is_more:
             presence, is_more = await self._call("orphan", grace_ms)
         return QueuePresence(presence.decode())
 
     async def withdraw(self, job_id: str, grace_ms: int) -> bool:
+        """Remove a job without tokens from an orphaned queue, so that it can be put into another one; no event is
+        published.
+
+        Return whether the queue no longer holds the job."""
         return bool(await self._call("withdraw", job_id, grace_ms))
 
     async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer

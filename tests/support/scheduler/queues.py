@@ -9,7 +9,6 @@ import redis.asyncio
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Control, Event, Finished, Job, Lease, Outcome, TokenDelta
-from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import (
     JobRecord,
@@ -21,6 +20,7 @@ from fairlane.scheduler.queue.types import (
     ReportExchange,
     Wake,
 )
+from tests.support.scheduler.model_queue import ModelQueue
 
 LEASE_MS = 6_000
 START_MS = 1_700_000_000_000
@@ -41,10 +41,10 @@ class Clock:
 
 
 class MemoryQueue:
-    """`LaneQueue` at the time of the clock."""
+    """`ModelQueue` at the time of the clock."""
 
     def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int, window: float, clock: Clock) -> None:
-        self._queue = LaneQueue(lanes, lease_ms=lease_ms, window=window)
+        self._queue = ModelQueue(lanes, lease_ms=lease_ms, window=window)
         self._clock = clock
         self._heard: dict[str, tuple[int, int]] = {}
 
@@ -70,7 +70,7 @@ class MemoryQueue:
         return self._queue.take(self._clock(), worker_id, capacity)
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
-        return self._queue.renew(self._clock(), worker_id, holding)
+        return self._queue.renew_lease(self._clock(), worker_id, holding)
 
     async def publish(
         self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None

@@ -18,7 +18,6 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Control, Job, Lease, WorkerStatus
-from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
@@ -28,6 +27,7 @@ from fairlane.worker.engine_thread import REST_S, Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.reports import Report
 from fairlane.worker.server import WorkerServer
+from tests.support.scheduler.model_queue import ModelQueue
 from tests.support.worker.scripted import ScriptedRunner, engine
 from tests.support.worker.serving import CARD
 
@@ -75,7 +75,7 @@ class VirtualStore:
         self, random: Random, on_take: Callable[["VirtualStore", Capacity, list[Lease]], None] | None = None
     ) -> None:
         self.random = random
-        self.queue = LaneQueue(DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
+        self.queue = ModelQueue(DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
         self.takes = 0
         self.put_s: dict[str, float] = {}
         self.taken_s: dict[str, float] = {}
@@ -128,7 +128,7 @@ class VirtualStore:
         await self._call(lambda: self.queue.retire(worker_id))
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str) -> bool:
-        return await self._call(lambda: self.queue.renew(self.now_ms, worker_id, holding))
+        return await self._call(lambda: self.queue.renew_lease(self.now_ms, worker_id, holding))
 
     async def publish(self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str) -> set[str]:
         def publish() -> set[str]:

@@ -1,0 +1,321 @@
+"""The model of the Redis queue: every call of it, in memory.
+
+A state-machine test sends both queues the same calls, so a rule that changes in `fairlane/scheduler/queue/lua` must
+change here or in `fairlane.scheduler.queue.memory_queue`, which simulations use."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from itertools import compress, islice
+
+from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Cancel, Control, Grant, Job, Lease, Outcome
+from fairlane.scheduler.queue.memory_jobs import JobBook
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.take_order import Places, QueuedJob
+from fairlane.scheduler.queue.types import (
+    GATEWAY_LEASES,
+    KEPT_MS,
+    RECORD_TTL_MS,
+    JobRecord,
+    JobState,
+    Publication,
+    Published,
+    Put,
+    QueuePresence,
+    in_rank_order,
+)
+from fairlane.store import bounds
+from tests.support.scheduler.worker_calls import WorkerCalls
+
+
+class ModelJobs(JobBook):
+    """The records, with the transitions that simulations do not need."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
+        super().__init__(lanes, window)
+        self.controls: dict[str, list[Control]] = defaultdict(list)
+        # A job came back from a worker since the caller last reset this.
+        self.has_returned = False
+
+    def give_back(self, entry: QueuedJob, now_ms: int) -> None:
+        self.has_returned = True
+        super().give_back(entry, now_ms)
+
+    def lose(self, entry: QueuedJob, now_ms: int) -> None:
+        self.has_returned = True
+        super().lose(entry, now_ms)
+
+    def forget_counters(self) -> bool:
+        """Drop counters that do not affect the order, at most PER_CALL per lane. Return whether more are left."""
+        waiting = [places for places in self.places.values() if places.depth]
+        has_more = [one.counters.forget(one.least_counter(), bounds.PER_CALL) for one in waiting]
+        return any(has_more)
+
+    def stop(self, entry: QueuedJob) -> None:
+        """End a waiting job; ask the holder of a leased one to stop, once. Ended jobs are ignored."""
+        if entry.state is JobState.QUEUED:
+            self.end(entry, Outcome.CANCELLED)
+        elif entry.state is JobState.LEASED and not entry.cancelled:
+            entry.cancelled = True
+            self.controls[entry.worker_id].append(Cancel(job_id=entry.job.job_id))
+
+    def end_started(self, lane: LaneName) -> None:
+        """End the waiting jobs of a lane that have tokens, since no worker continues them.
+
+        Examines the first PER_CALL returned jobs, and repeats while all of these fill a page and one of them ended."""
+        places, started = self.places[lane], [True]
+        while any(started):
+            first = [self.entries[job_id] for job_id in islice(places.all_returned(), bounds.PER_CALL)]
+            started = [entry.produced > 0 for entry in first]
+            for entry in compress(first, started):
+                self.end(entry, Outcome.UNAVAILABLE)
+            if len(first) < bounds.PER_CALL:
+                break
+
+    def withdraw(self, entry: QueuedJob) -> None:
+        self._unseat(entry)
+        self._release_claim(entry)
+        self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
+        del self.entries[entry.job.job_id]
+
+    def reset(self) -> None:
+        self.promises = self._no_promises()
+        for name, places in self.places.items():
+            self.places[name] = Places(places.lane, places.counters.window)
+
+
+class ModelQueue(LaneQueue):
+    """All jobs of one model, and their holders. `controls` (by worker) replaces the streams.
+
+    The contract of each call is that of `RedisQueue`."""
+
+    def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int = 6_000, window: float = QUEUE_WINDOW) -> None:
+        super().__init__(lanes, lease_ms=lease_ms, window=window)
+        self._book = self._jobs = ModelJobs(lanes, window)
+        self.events, self.controls = self._jobs.events, self._jobs.controls
+        self._gateways: dict[str, int] = {}
+        # Workers that lost their jobs and have not been notified, with the time of the loss.
+        self._lost: dict[str, int] = {}
+        # By gateway and worker: the serial of the last call, and the jobs that it refused.
+        self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
+        self.calls = WorkerCalls([lane.name for lane in in_rank_order(lanes)])
+        self._seen_ms: int | None = None
+        self._quiet_until_ms = 0
+        # When a worker last renewed its lease.
+        self._served_ms: int | None = None
+
+    # Calls of gateways.
+
+    def put(
+        self,
+        now_ms: int,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        prefixes: bytes = b"",
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
+        is_new = job.job_id not in self._jobs.entries
+        put = super().put(
+            now_ms, job, tenant_limit=tenant_limit, waited_ms=waited_ms, prefixes=prefixes, generated=generated
+        )
+        if is_new:
+            lapses_ms = now_ms + GATEWAY_LEASES * self._lease_ms
+            self._gateways[job.gateway_id] = max(lapses_ms, self._gateways.get(job.gateway_id, 0))
+        return put
+
+    def _call_worker(self, now_ms: int, entry: QueuedJob) -> str:
+        job = entry.job
+        return self.calls.call(now_ms, job.job_id, self._jobs.levels[job.lane], entry.need, entry.preferred)
+
+    def cancel(self, job_id: str) -> JobRecord | None:
+        entry = self._book.entries.get(job_id)
+        if entry is not None:
+            self._jobs.stop(entry)
+        return self.record(job_id)
+
+    def grant(self, job_id: str, granted_until: int) -> bool:
+        entry = self._book.entries.get(job_id)
+        if entry is None or entry.state is JobState.ENDED:
+            return False
+        if granted_until >= entry.granted_until:
+            entry.granted_until = granted_until
+            if entry.state is JobState.LEASED:
+                self.controls[entry.worker_id].append(Grant(job_id=job_id, granted_until=granted_until))
+        return True
+
+    def published(self, job_id: str) -> Published | None:
+        entry = self._book.entries.get(job_id)
+        return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
+
+    def amend(self, now_ms: int, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        entry = self._book.entries.get(job_id)
+        if entry is None or entry.state is JobState.ENDED:
+            return False
+        if entry.epoch <= epoch:
+            entry.generated = [list(ids) for ids in generated]
+            if entry.state is JobState.LEASED:
+                self._book.give_back(entry, now_ms)
+        return True
+
+    def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
+        self._gateways[gateway_id] = now_ms + GATEWAY_LEASES * self._lease_ms
+
+    # Calls of workers.
+
+    def _take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
+        leases: list[Lease] = []
+        if worker_id not in self._lost:
+            leases = super()._take(now_ms, worker_id, capacity)
+            self.calls.withdraw(worker_id)
+            if not leases:
+                self.calls.offer(worker_id, capacity)
+        self.calls.settle(worker_id, self._waits)
+        return leases
+
+    def retire(self, worker_id: str) -> None:
+        self.calls.withdraw(worker_id)
+        self.calls.settle(worker_id, self._waits, may_pass_on=False)
+
+    def renew_lease(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
+        self._is_quiet(now_ms)
+        self.renew(now_ms, worker_id)
+        self._served_ms = now_ms
+        if holding is not None:
+            for entry in self._jobs.held(worker_id):
+                if entry.job.job_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
+                    self._jobs.give_back(entry, now_ms)
+            self._wake_for_returned()
+        return self._lost.pop(worker_id, None) is None
+
+    def publish(
+        self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = ""
+    ) -> set[str]:
+        last_serial, last_refused = self._last_publish.get((gateway_id, worker_id), ("", set()))
+        if serial and last_serial == serial:
+            return last_refused
+        refused = super().publish(now_ms, gateway_id, worker_id, items)
+        self._wake_for_returned()
+        self._last_publish[gateway_id, worker_id] = serial, refused
+        return refused
+
+    def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
+        super().release(now_ms, worker_id, job_ids)
+        self._wake_for_returned()
+
+    # Calls of the elected gateway.
+
+    def reclaim(self, now_ms: int) -> int:
+        is_quiet = self._is_quiet(now_ms)
+        self._served_ms = now_ms if self._served_ms is None else self._served_ms
+        lost, is_more = 0, not is_quiet
+        while is_more:
+            count, is_more = self._reclaim_some(now_ms)
+            lost += count
+        return lost
+
+    def rouse(self, now_ms: int) -> int:
+        return self.calls.rouse(now_ms, self._waits)
+
+    def orphan(self, now_ms: int, grace_ms: int) -> QueuePresence:
+        if self._seen_ms is None and self._is_empty():
+            return QueuePresence.REMOVED
+        if not self._is_orphan(now_ms, grace_ms):
+            return QueuePresence.SERVED
+        self._jobs.end_started(LaneName.LATENCY)
+        if not self._is_empty():
+            return QueuePresence.ORPHANED
+        if not self._is_orphan(now_ms, KEPT_MS):
+            return QueuePresence.EMPTY
+        self._jobs.reset()
+        self._lost.clear()
+        self._reports.clear()
+        self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
+        return QueuePresence.REMOVED
+
+    def withdraw(self, now_ms: int, job_id: str, grace_ms: int) -> bool:
+        entry = self._jobs.entries.get(job_id)
+        if entry is None:
+            return True
+        if entry.state is not JobState.QUEUED or entry.produced or not self._is_orphan(now_ms, grace_ms):
+            return False
+        self._jobs.withdraw(entry)
+        return True
+
+    def _wake_for_returned(self) -> None:
+        if self._jobs.has_returned:
+            self._jobs.has_returned = False
+            self.calls.wake()
+
+    def _waits(self, job_id: str) -> bool:
+        entry = self._jobs.entries.get(job_id)
+        return entry is not None and entry.state is JobState.QUEUED
+
+    def _is_empty(self) -> bool:
+        return not (self.queued or self._workers or self._gateways)
+
+    def _is_orphan(self, now_ms: int, grace_ms: int) -> bool:
+        """Return whether no worker has renewed its lease for `grace_ms`, although the queue was checked regularly."""
+        if self._seen_ms is None or self._served_ms is None or now_ms - self._seen_ms > self._lease_ms / 2:
+            return False
+        is_quiet = now_ms < self._quiet_until_ms <= now_ms + self._lease_ms
+        return not is_quiet and now_ms - self._served_ms >= grace_ms
+
+    def _is_quiet(self, now_ms: int) -> bool:
+        if self._seen_ms is not None and now_ms - self._seen_ms > self._lease_ms / 2:
+            self._quiet_until_ms = now_ms + self._lease_ms
+        self._seen_ms = now_ms
+        return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # the clock may have jumped ahead and back
+
+    def _reclaim_some(self, now_ms: int) -> tuple[int, bool]:
+        """Do the work of one call of the `reclaim` script, for at most PER_CALL jobs.
+
+        Return how many jobs were taken from dead workers, and whether more work is left."""
+        left, lost = bounds.PER_CALL - self._expire(now_ms), 0
+        self.rouse(now_ms)
+        gateways = _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms)
+        workers = _lapsed(self._workers, now_ms, self._lease_ms)
+        for gateway_id in gateways:
+            if left > 0:
+                left -= self._abandon(gateway_id, left)
+        for worker_id in workers:
+            if left > 0:
+                count = self._lose(worker_id, left, now_ms)
+                left, lost = left - count, lost + count
+        self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
+        self._wake_for_returned()
+        has_more_counters = self._jobs.forget_counters()
+        return lost, has_more_counters or left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
+
+    def _abandon(self, gateway_id: str, most: int) -> int:
+        """Cancel at most `most` jobs of a dead gateway and return how many."""
+        job_ids = sorted(self._jobs.job_ids[gateway_id])[:most]
+        for job_id in job_ids:
+            self._jobs.stop(self._jobs.entries[job_id])
+            self._jobs.job_ids[gateway_id].discard(job_id)
+        if len(job_ids) < most:
+            del self._gateways[gateway_id]
+        return len(job_ids)
+
+    def _lose(self, worker_id: str, most: int, now_ms: int) -> int:
+        """Return at most `most` jobs of a dead worker to the queue and return how many."""
+        held = self._jobs.held(worker_id)[:most]
+        for entry in held:
+            self._jobs.lose(entry, now_ms)
+        self.retire(worker_id)
+        if held:
+            self._lost[worker_id] = now_ms
+        if len(held) < most:
+            del self._workers[worker_id]
+        return len(held)
+
+
+def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
+    """Return the ids with expired leases. Leases longer than the maximum, after the clock was set back, start anew."""
+    for name, expires_ms in leases.items():
+        leases[name] = min(expires_ms, now_ms + length_ms)
+    late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)
+    return [name for _, name in late[: bounds.PER_CALL]]
