@@ -3,7 +3,11 @@
 The template's own text is exact `str`. Text with characters of the caller's is `Tainted` and knows which; any other
 subclass of `str` counts as the caller's. A template's text operations are a closed set (`template_sandbox`): those
 below track each character, and all others taint their whole result. So a character may wrongly count as the caller's,
-but never the other way round."""
+but never the other way round.
+
+Hiding the names of control tokens in the caller's texts before a plain rendering would be simpler, but wrong twice:
+templates complete names (`'<' ~ key ~ '>'` around a tool's argument), and look for them (`content.split('</think>')`).
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
