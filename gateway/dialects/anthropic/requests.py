@@ -28,7 +28,7 @@ from fairlane.gateway.dialects.anthropic.wire import (
     ToolChoiceBody,
 )
 from fairlane.gateway.dialects.grammar.structure import Structure
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, draw_of, merge_turns
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, merge_turns, stated_fields
 from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
 from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import invalid
@@ -40,7 +40,6 @@ _HOLDS: dict[str, tuple[type, ...]] = {
     "system": (TextBlock,),
 }
 _MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
-_TIERS = {"standard_only": "default"}
 # Claude Code starts its system prompt with a billing block that differs with every request. It is removed, since
 # nothing after a difference is found in the prefix cache.
 _ATTRIBUTION = "x-anthropic-billing-header:"
@@ -59,16 +58,10 @@ def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
     asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, token_ids=token_ids)
     if asked.messages[-1].role == "assistant":
         raise invalid("messages", "The last of `messages` is the assistant's: continuing it is not supported.")
-    tier = asked.service_tier
-    return MessagesRequest(
-        max_tokens=asked.max_tokens,
-        stop=tuple(asked.stop_sequences or ()),
-        stream=bool(asked.stream),
-        draw=draw_of(asked),
-        service_tier=None if tier is None else _TIERS.get(tier, tier),
-        deadline_ms=asked.deadline_ms,
-        **_prompt(asked),
-    )
+    prompt = _prompt(asked)
+    if asked.service_tier == "standard_only":
+        prompt["service_tier"] = "default"
+    return MessagesRequest(max_tokens=asked.max_tokens, stop=tuple(asked.stop_sequences or ()), **prompt)
 
 
 def parse_count(body: bytes, token_ids: int = 0) -> MessagesRequest:
@@ -89,7 +82,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
     for edit in (body.context_management and body.context_management.edits) or ():
         turns = _cleared(turns, edit)
     return {
-        "model": body.model,
+        **stated_fields(body),
         "messages": tuple(merge_turns(turns, _belongs)),
         "tools": tools,
         "tool_choice": choice,

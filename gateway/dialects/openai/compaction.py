@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fairlane.gateway.dialects.openai.fields import Hint, Text
 from fairlane.gateway.dialects.openai.neutral import Neutral
-from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.requests import Turn, stated_fields
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
 from fairlane.gateway.dialects.openai.response_items import Items, turns_of
 from fairlane.gateway.dialects.openai.sealed_summary import Close, Open
@@ -59,13 +59,11 @@ def parse_compaction(
     if not turns:
         raise invalid("input", "`input` holds nothing to summarize.")
     return CompactRequest(
-        model=asked.model,
+        **stated_fields(asked),
         messages=(*turns, Turn(role="user", content=_ASKED)),
         items=tuple(items),
         tool_choice=ToolChoice("none"),
         longest_summary=MOST_SUMMARY_TOKENS,
-        service_tier=asked.service_tier,
-        deadline_ms=asked.deadline_ms,
         store=False,
         echo={},
         close=close,

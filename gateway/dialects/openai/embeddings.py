@@ -4,7 +4,7 @@ from typing import Literal
 
 from fairlane.gateway.dialects.openai.fields import Hint
 from fairlane.gateway.dialects.openai.neutral import Neutral
-from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt
+from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt, stated_fields
 from fairlane.gateway.dialects.openai.wire import Count, Prompts, RequestBody, checked
 from fairlane.gateway.errors import invalid
 
@@ -43,12 +43,10 @@ def parse_embeddings(body: bytes, token_ids: int) -> EmbeddingRequest:
     if len(asked.input) > MAX_INPUTS:
         raise invalid("input", f"`input` must have at most {MAX_INPUTS} items.")
     return EmbeddingRequest(
-        model=asked.model,
+        **stated_fields(asked),
         inputs=asked.input,
         encoding=asked.encoding_format or "float",
         dimensions=asked.dimensions,
         max_tokens=1,
         max_tokens_param="input",
-        service_tier=asked.service_tier,
-        deadline_ms=asked.deadline_ms,
     )

@@ -29,6 +29,13 @@ Prompt = str | tuple[int, ...]
 
 
 _AS_USUAL = Sampling()
+# Fields that bodies and requests share. A body's null is the request's default.
+_SAME_FIELDS = frozenset(
+    {
+        *("model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"),
+        *("seed", "stop", "min_tokens", "ignore_eos"),
+    }
+)
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
@@ -183,7 +190,6 @@ def read_chat(chat: ChatBody) -> ChatRequest:
         messages=tuple([_turn(message, index) for index, message in enumerate(chat.messages)]),
         tools=tools,
         tool_choice=choice,
-        parallel_tool_calls=chat.parallel_tool_calls is not False,
         effort=None if chat.reasoning_effort is None else Effort(chat.reasoning_effort),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         **_common(chat),
@@ -245,35 +251,30 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         )
     options = body.stream_options
     return {
-        "model": body.model,
-        "n": body.n or 1,
+        **stated_fields(body),
         "max_tokens": max_tokens,
         "max_tokens_param": "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
-        "min_tokens": min_tokens,
-        "ignore_eos": bool(body.ignore_eos),
-        "stop": tuple(body.stop or ()),
-        "stream": bool(body.stream),
         "include_usage": bool(options and (options.include_usage or options.continuous_usage_stats)),
         "continuous_usage": bool(options and options.continuous_usage_stats),
-        "service_tier": body.service_tier,
-        "deadline_ms": body.deadline_ms,
-        "seed": body.seed,
-        "draw": draw_of(body),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,
-        "cache_salt": body.cache_salt or "",
     }
 
 
 def _max_tokens(body: GenerationBody) -> int | None:
-    if body.max_completion_tokens is None or body.max_tokens is None:
-        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if body.max_tokens != body.max_completion_tokens:
+    stated = {body.max_tokens, body.max_completion_tokens} - {None}
+    if len(stated) > 1:
         raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given, but differ.")
-    return body.max_tokens
+    return next(iter(stated), None)
 
 
-def draw_of(body: BaseModel) -> dict[str, Any]:
+def stated_fields(body: BaseModel) -> dict[str, Any]:
+    """Return the fields of a request that a body of any API states under the same names, and the sampling."""
+    stated = {name: getattr(body, name) for name in _SAME_FIELDS & body.model_fields_set}
+    return {name: value for name, value in stated.items() if value is not None} | {"draw": _draw_of(body)}
+
+
+def _draw_of(body: BaseModel) -> dict[str, Any]:
     """Return the sampling parameters that a body states, even usual ones, since the model's defaults may differ."""
     stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text
 from fairlane.gateway.dialects.openai.neutral import Neutral
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, draw_of
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, stated_fields
 from fairlane.gateway.dialects.openai.response_items import (
     CallItem,
     CompactionItem,
@@ -164,23 +164,17 @@ def parse_response(
     has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
     has_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
     return ResponseRequest(
-        model=asked.model,
+        **stated_fields(asked),
         messages=turns,
         items=tuple(items),
         tools=tools,
         tool_choice=_choice(asked, tools),
-        parallel_tool_calls=asked.parallel_tool_calls is not False,
         effort=_effort(asked.reasoning),
         parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
         called_as={tool.name: called_as for tool, called_as in offered if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
-        stream=bool(asked.stream),
-        service_tier=asked.service_tier,
-        deadline_ms=asked.deadline_ms,
-        seed=asked.seed,
         logprobs=(asked.top_logprobs or 0) if has_logprobs else None,
-        draw=draw_of(asked),
         structure=_structure(asked.text),
         store=store,
         echo=_echo(asked, store=store),
