@@ -99,9 +99,7 @@ class LimitsBody(_Input):
     max_output_tokens: Figure | None = optional("Output tokens of one request, all choices together")
     spend_per_day: Figure | None = optional("Spend of a calendar day, in nano-units (billionths) of the currency")
     spend_per_month: Figure | None = optional("Spend of a calendar month, in nano-units (billionths) of the currency")
-    enqueued_batch_tokens: Figure | None = optional(
-        "Estimated prompt and output tokens of the unfinished lines of open batches"
-    )
+    enqueued_batch_tokens: Figure | None = optional("Estimated tokens of the unfinished lines of open batches")
 
 
 class LimitsByBody(_Input):
@@ -144,9 +142,7 @@ class TenantChange(_Input):
         max_length=LARGEST_LIMITS_BY,
         fail_fast=True,
     )
-    shadow: Annotated[list[LimitName], Field(fail_fast=True)] | None = optional(
-        "Limits that are counted but not enforced"
-    )
+    shadow: Annotated[list[LimitName], Field(fail_fast=True)] | None = optional("Limits that are counted, not enforced")
     reserve: Literal["progressive", "full"] | None = optional(
         "`progressive`: output tokens are reserved in steps; `full`: all at the start"
     )
@@ -214,7 +210,7 @@ class PricesBody(_Input):
     prices: Annotated[
         list[PriceBody],
         Field(max_length=MOST_ROWS, fail_fast=True),
-        about("The most specific row applies: model and lane, then model, then lane, then neither"),
+        about("The most specific row applies: model and lane, model, lane, neither"),
     ]
 
 
@@ -260,26 +256,14 @@ class SimulationBody(_Input):
         fail_fast=True,
         description="Speed-up factors over the recorded arrival times, one run for each; absent: 1",
     )
-    workers: int | None = optional(
-        "Simulated workers; null or absent: as many as are live now, at least one", ge=1, le=1_000
-    )
-    hardware: Word | None = optional(
-        "A calibration by name, such as h100-8b; null or absent: as measured by a live worker"
-    )
+    workers: int | None = optional("Simulated workers; null or absent: as many as are live, at least 1", ge=1, le=1_000)
+    hardware: Word | None = optional("A calibration, such as h100-8b; null or absent: as measured by a live worker")
     start_s: Real = Field(0.0, ge=0, le=1e9, description="Seconds of the trace to skip; absent: 0")
-    duration_s: Real | None = optional(
-        "Seconds of the trace to simulate after that; null or absent: the rest", gt=0, le=1e9
-    )
-    bad_rows: Literal["skip", "fail"] = Field(
-        "skip", description="What to do with invalid rows: skip them, or refuse the trace"
-    )
+    duration_s: Real | None = optional("Seconds of the trace to simulate then; null or absent: the rest", gt=0, le=1e9)
+    bad_rows: Literal["skip", "fail"] = Field("skip", description="Whether to skip invalid rows or refuse the trace")
     tenants: int = Field(8, ge=1, le=1_000, description="Number of tenants if the trace names none")
-    zipf: Real = Field(
-        1.0, ge=0, le=10, description="Zipf exponent of the tenants' shares if the trace names none; 0: equal shares"
-    )
-    latency_share: Real = Field(
-        0.3, ge=0, le=1, description="Share of requests in the latency lane if the trace names no lanes"
-    )
+    zipf: Real = Field(1.0, ge=0, le=10, description="Zipf exponent of shares if the trace names no tenants; 0: equal")
+    latency_share: Real = Field(0.3, ge=0, le=1, description="Share of the latency lane if the trace names no lanes")
     seed: int = Field(0, ge=0, le=2**31, description="Seed of the random assignment of tenants and lanes")
 
 
@@ -339,9 +323,7 @@ class RequestsQuery(PageQuery):
 
     tenant: Word | None = optional("Only this tenant's; absent: all")
     lane: Lane | None = optional("Only requests in this lane")
-    state: Literal["queued", "running", "preempted", "paused", "lost", "ended"] | None = optional(
-        "Only requests in this state"
-    )
+    state: Literal["queued", "running", "preempted", "paused", "lost", "ended"] | None = optional("Only in this state")
     outcome: Literal["rejected", "finished", "cancelled", "expired", "unavailable", "failed"] | None = optional(
         "Only requests with this outcome"
     )

@@ -47,7 +47,7 @@ class TenantView(TypedDict):
     model_aliases: Annotated[dict[str, str], about("Alternative model names, each mapped to the model's own name")]
     limits: Annotated[dict[str, int], about("Limits by name")]
     limits_by: Annotated[list[LimitsByView], about("Limits of one model, one lane or both, in addition to `limits`")]
-    shadow: Annotated[list[str], about("Limits that are counted but not enforced")]
+    shadow: Annotated[list[str], about("Limits that are counted, not enforced")]
     reserve: Annotated[str, about("`progressive`: output tokens are reserved in steps; `full`: all at the start")]
     preemption: Annotated[
         str, about("`exact`: preempted choices continue with the same tokens; `fast`: in the cheapest way")
@@ -56,9 +56,7 @@ class TenantView(TypedDict):
     state: Annotated[str, about("`active`, or the reason why it is not")]
     created_at: Annotated[float, about("Unix seconds")]
     version: Annotated[int, about("Grows with each change; part of the `ETag`")]
-    quota: NotRequired[
-        Annotated["QuotaView", about("Its limits and their current use; only if the list was requested with `quota`")]
-    ]
+    quota: NotRequired[Annotated["QuotaView", about("Its limits and their use; only in lists requested with `quota`")]]
 
 
 class ScopesView(TypedDict):
@@ -66,9 +64,7 @@ class ScopesView(TypedDict):
 
     models: Annotated[list[str] | None, about("Models that may be used; null: all")]
     lanes: Annotated[list[str] | None, about("Lanes that the key may use; null: all of its tenant's")]
-    endpoints: Annotated[
-        list[str] | None, about("Paths that the key may be used for, including all paths below them; null: any")
-    ]
+    endpoints: Annotated[list[str] | None, about("Paths that the key may call, including those below them; null: any")]
     cidrs: Annotated[list[str] | None, about("Networks that callers must be in; null: any")]
     act_as: Annotated[list[str] | None, about("Tenants that a trusted proxy may act as, named in a header; null: none")]
 
@@ -113,9 +109,7 @@ class ErasedView(TypedDict):
         dict[str, int],
         about("Objects erased by this call, by kind; those erased since the deletion are not counted again"),
     ]
-    complete: Annotated[
-        bool, about("Whether everything is erased; else the rest follows within 20 minutes of the deletion")
-    ]
+    complete: Annotated[bool, about("Whether all is erased; else the rest follows within 20 minutes of the deletion")]
 
 
 class Deleted(TypedDict):
@@ -132,9 +126,7 @@ class LimitView(TypedDict):
     used: Annotated[int, about("Amount used by settled requests")]
     reserved: Annotated[int, about("Amount held by running requests")]
     remaining: Annotated[int, about("The part that is left")]
-    resets_at: Annotated[
-        float | None, about("Unix seconds at which the limit is full again; null if it does not reset by the clock")
-    ]
+    resets_at: Annotated[float | None, about("Unix seconds when the limit is full again; null: no reset by the clock")]
     scope: Annotated[
         Literal["tenant", "key", "model_lane", "parent"],
         about("The limit's owner: the tenant, the key, a model or lane, or a parent tenant"),
@@ -176,7 +168,7 @@ class UsageView(TypedDict):
     ]
     incarnation: Annotated[str, about("The tenant's incarnation; empty: the first tenant with this id")]
     earlier: Annotated[
-        list[str], about("Incarnations of the id's other tenants whose ledger is kept, the last deleted first")
+        list[str], about("Incarnations of the id's other tenants with a kept ledger, last deleted first")
     ]
 
 
@@ -194,9 +186,7 @@ class PricesView(TypedDict):
     """The price list."""
 
     currency: Annotated[str, about("Currency of all prices and charges")]
-    prices: Annotated[
-        list[PriceView], about("The most specific row applies: model and lane, then model, then lane, then neither")
-    ]
+    prices: Annotated[list[PriceView], about("The most specific row applies: model and lane, model, lane, neither")]
     version: Annotated[int, about("Grows with each change; part of the `ETag`")]
 
 
@@ -276,9 +266,7 @@ class LaneView(TypedDict):
     preempted: Annotated[int, about("Choices that are preempted by more urgent ones, to continue later")]
     tokens_per_s: Annotated[float, about("Output tokens generated per second")]
     ttft_target_ms: Annotated[float, about("Target for the first token")]
-    tpot_target_ms: Annotated[
-        float, about("Target per output token; if it adapts to the hardware, that of the slowest worker")
-    ]
+    tpot_target_ms: Annotated[float, about("Target per output token; if adapted to the hardware, the slowest worker's")]
 
 
 class LimitBlockView(TypedDict):
@@ -290,9 +278,7 @@ class LimitBlockView(TypedDict):
     used: Annotated[int, about("Amount used by settled requests")]
     reserved: Annotated[int, about("Amount held by running requests")]
     requested: Annotated[int, about("The requested amount")]
-    resets_at: Annotated[
-        float | None, about("Unix seconds at which the limit is full again; null if it does not reset by the clock")
-    ]
+    resets_at: Annotated[float | None, about("Unix seconds when the limit is full again; null: no reset by the clock")]
 
 
 class ExplainView(TypedDict):
@@ -303,7 +289,7 @@ class ExplainView(TypedDict):
     message: Annotated[str | None, about("Message of the refusal; null if the request would be admitted")]
     limit: Annotated[LimitBlockView | None, about("The limit that would refuse the request; null if none does")]
     retry_after_s: Annotated[
-        float | None, about("Seconds after which the request would fit at the latest; null if unknown or never")
+        float | None, about("Seconds until the request fits at the latest; null: unknown or never")
     ]
     expected_wait_ms: Annotated[
         float | None,

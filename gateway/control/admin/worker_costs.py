@@ -22,9 +22,7 @@ class WorkerCosts(TypedDict):
     context_token_ms: Annotated[float, about("Per KV token that a decoding sequence reads")]
     attention_pair_ms: Annotated[float, about("Per prompt token and token that it attends to")]
     prefill: Annotated[list[list[float]], about("Steps that compute only a prompt of n tokens: [n, ms]")]
-    decode: Annotated[
-        list[list[float]], about("Steps that generate one token for each of n sequences with 512 KV tokens: [n, ms]")
-    ]
+    decode: Annotated[list[list[float]], about("Steps of one token for n sequences with 512 KV tokens each: [n, ms]")]
 
 
 def worker_costs(status: WorkerStatus) -> WorkerCosts | None:

@@ -50,9 +50,7 @@ class AnthropicMessage(TypedDict):
     type: Annotated[Literal["message"], about("Type of this object")]
     role: Annotated[Literal["assistant"], about("The message's author")]
     model: Annotated[str, about("The model's name")]
-    content: Annotated[
-        list[TextContent | ThinkingContent | ToolUseContent], about("Blocks in order: thinking, text and tool calls")
-    ]
+    content: Annotated[list[TextContent | ThinkingContent | ToolUseContent], about("Its blocks, in order")]
     stop_reason: Annotated[
         Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"],
         about("Why the message ended"),

@@ -16,7 +16,7 @@ class OutputText(TypedDict):
     type: Annotated[Literal["output_text"], about("Type of this object")]
     text: Annotated[str, about("The text")]
     annotations: Annotated[list[dict[str, Any]], about("OpenAI's field, always null or empty")]
-    logprobs: Annotated[list[ChosenLogprob], about("Log-probabilities of the output's tokens; null if not requested")]
+    logprobs: Annotated[list[ChosenLogprob], about("Log-probabilities of its tokens; null if not requested")]
 
 
 class OutputMessage(TypedDict):
@@ -100,9 +100,7 @@ class IncompleteDetails(TypedDict):
 class ResponseFailure(TypedDict):
     """The reason why a streamed response failed."""
 
-    code: Annotated[
-        Literal["server_error", "rate_limit_exceeded"], about("Machine-readable error code, from the table of errors")
-    ]
+    code: Annotated[Literal["server_error", "rate_limit_exceeded"], about("Machine-readable error code")]
     message: Annotated[str, about("Human-readable message")]
 
 
@@ -130,13 +128,9 @@ class ResponseObject(TypedDict):
     object: Annotated[Literal["response"], about("Type of this object")]
     created_at: Annotated[int, about("Unix seconds")]
     completed_at: Annotated[int | None, about("Unix seconds; null: not completed")]
-    status: Annotated[
-        Literal["in_progress", "completed", "incomplete", "failed"], about("`completed`, or why it is not")
-    ]
+    status: Annotated[Literal["in_progress", "completed", "incomplete", "failed"], about("`completed` or why not")]
     error: Annotated[ResponseFailure | None, about("The error")]
-    incomplete_details: Annotated[
-        IncompleteDetails | None, about("Why the response is incomplete; null: it is complete")
-    ]
+    incomplete_details: Annotated[IncompleteDetails | None, about("Why the response is incomplete; null: it is not")]
     model: Annotated[str, about("The model's name")]
     output: Annotated[
         list[OutputMessage | ReasoningOutput | FunctionCallOutput | CustomCallOutput],
@@ -146,9 +140,7 @@ class ResponseObject(TypedDict):
     usage: Annotated[ResponseUsage | None, about("Charged tokens")]
     background: Annotated[Literal[False], about("Always false")]
     frequency_penalty: Annotated[float, about("Penalty by how often a token has occurred in the output")]
-    instructions: Annotated[
-        str | None, about("System prompt of this response; a following response does not inherit it")
-    ]
+    instructions: Annotated[str | None, about("System prompt of this response; following ones do not inherit it")]
     max_output_tokens: Annotated[int | None, about("Maximum output tokens; null: none was stated")]
     max_tool_calls: Annotated[int | None, about("Accepted: it limits OpenAI's built-in tools, of which there are none")]
     metadata: Annotated[dict[str, str], about("For the caller's own use; it has no effect")]

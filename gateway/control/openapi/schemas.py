@@ -73,9 +73,7 @@ class CompletionLogprobs(TypedDict):
 
     tokens: Annotated[list[str], about("The tokens")]
     token_logprobs: Annotated[list[float], about("Log-probability of each token")]
-    top_logprobs: Annotated[
-        list[dict[str, float]], about("Log-probabilities of the most likely tokens at each position")
-    ]
+    top_logprobs: Annotated[list[dict[str, float]], about("Log-probabilities of the likeliest tokens at each position")]
     text_offset: Annotated[list[int], about("Start of each token, in characters of the choice")]
 
 
@@ -125,7 +123,7 @@ class ChatChoice(TypedDict):
 
     index: Annotated[int, about("Index of the choice")]
     message: Annotated[AssistantMessage, about("The model's answer")]
-    logprobs: Annotated[ChatLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")]
+    logprobs: Annotated[ChatLogprobs | None, about("Log-probabilities of its tokens; null if not requested")]
     finish_reason: Annotated[ChatFinishReason, _FINISH]
 
 
@@ -144,7 +142,7 @@ class ChatChunkChoice(TypedDict):
 
     index: Annotated[int, about("Index of the choice")]
     delta: Annotated[ChatDelta, about("The added part")]
-    logprobs: Annotated[ChatLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")]
+    logprobs: Annotated[ChatLogprobs | None, about("Log-probabilities of its tokens; null if not requested")]
     finish_reason: Annotated[ChatFinishReason | None, _FINISH]
 
 
@@ -178,9 +176,7 @@ class ChatCompletion(_Generated):
 class _Choice(TypedDict):
     index: Annotated[int, about("Index of the choice")]
     text: Annotated[str, about("The text")]
-    logprobs: Annotated[
-        CompletionLogprobs | None, about("Log-probabilities of the output's tokens; null if not requested")
-    ]
+    logprobs: Annotated[CompletionLogprobs | None, about("Log-probabilities of its tokens; null if not requested")]
 
 
 class CompletionChoice(_Choice):
@@ -264,9 +260,7 @@ class ModelObject(TypedDict):
             "tokenizer"
         ),
     ]
-    default_sampling: NotRequired[
-        Annotated[DefaultSampling, about("The authors' sampling parameters, used if a request states none")]
-    ]
+    default_sampling: NotRequired[Annotated[DefaultSampling, about("The authors' values, used if a request has none")]]
 
 
 class ModelList(TypedDict):

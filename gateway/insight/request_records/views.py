@@ -17,9 +17,7 @@ class RequestFields(TypedDict):
     """Fields of a request in lists and single records."""
 
     id: Annotated[str, about("The request's own id, which is part of the answer's id")]
-    request_id: Annotated[
-        str, about("`x-request-id` of the answer; if several requests have the same one, it means the newest")
-    ]
+    request_id: Annotated[str, about("`x-request-id` of the answer; if several requests have it, it means the newest")]
     tenant: Annotated[str, about("Id of the tenant")]
     key: Annotated[str, about("Public id of the key")]
     model: Annotated[str, about("The model's name")]
@@ -31,9 +29,7 @@ class RequestFields(TypedDict):
     ]
     code: Annotated[str | None, about("The error that refused or ended it, or `client_closed`; null: none did")]
     arrived_at: Annotated[float, about("Unix seconds")]
-    queue_ms: Annotated[
-        float | None, about("Time from the queue to the step that began its prompt, as in `time`; null: not begun")
-    ]
+    queue_ms: Annotated[float | None, about("Time until the step that began its prompt, as in `time`; null: not begun")]
     ttft_ms: Annotated[float | None, about("From its arrival to its first token; null: no token yet")]
     total_ms: Annotated[float | None, about("From its arrival to the end of its answer; null: it is running")]
     prompt_tokens: Annotated[int, about("Tokens of all its prompts")]
@@ -66,20 +62,14 @@ class RequestEvent(TypedDict):
             "`moved`: to another worker, after its own was lost or gave it back"
         ),
     ]
-    position: Annotated[
-        int | None, about("1 + the tenant's own requests ahead of it in the lane; null for other kinds")
-    ]
-    stall_ms: Annotated[
-        float | None, about("If it resumed, the time of its stall; if it moved, the time without a token; else null")
-    ]
+    position: Annotated[int | None, about("1 + the tenant's requests ahead of it in the lane; null for other kinds")]
+    stall_ms: Annotated[float | None, about("`resumed`: time of its stall; `moved`: time without a token; else null")]
 
 
 class RequestWait(TypedDict):
     """One reason for waiting, and its duration."""
 
-    reason: Annotated[
-        str, about("`queue`: as in `time`; else the worker's reason for leaving it out of steps, within these parts")
-    ]
+    reason: Annotated[str, about("`queue`: as in `time`; else why the worker left it out of steps, within these parts")]
     words: Annotated[str, about("The reason as it follows `It waited`")]
     ms: Annotated[float, about("Duration; of several choices, that of the longest wait")]
 
@@ -101,13 +91,9 @@ class RequestTime(TypedDict):
 class PreemptionCause(TypedDict):
     """The request that displaced another one, and the resource it needed."""
 
-    resource: Annotated[
-        str, about("The missing resource: KV `blocks`, batch `slots`, `tokens` of a step, or its `pace`")
-    ]
+    resource: Annotated[str, about("The missing resource: KV `blocks`, batch `slots`, a step's `tokens` or `pace`")]
     lane: Annotated[str, about("Lane of the request that took its place")]
-    tenant: Annotated[
-        str | None, about("Tenant of that request; null for other tenants, and if it was the lane's share floor")
-    ]
+    tenant: Annotated[str | None, about("Tenant of that request; null: another tenant, or the lane's share floor")]
     request: Annotated[str | None, about("Id of the request that took its place; null where `tenant` is")]
 
 
@@ -117,9 +103,7 @@ class RequestPreemption(TypedDict):
     at_ms: Annotated[float, about("Time since the request's arrival")]
     choice: Annotated[int, about("Index of the preempted choice")]
     cause: Annotated[PreemptionCause | None, about("The request that displaced it; null: not reported by its worker")]
-    mode: Annotated[
-        str, about("`swap`: its KV moved to host memory; `recompute`: it is computed again; `keep`: it stayed")
-    ]
+    mode: Annotated[str, about("`swap`: its KV moved to host memory; `recompute`: computed again; `keep`: it stayed")]
     blocks: Annotated[int, about("KV blocks that it gave up")]
     bytes: Annotated[int, about("Size of their KV; 0: not reported by the engine")]
     predicted_ms: Annotated[float, about("Predicted cost of resuming; 0: none, or no prediction")]
@@ -140,9 +124,7 @@ class RequestCharges(TypedDict):
     prompt_tokens: Annotated[int, about("Prompt tokens")]
     cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
     output_tokens: Annotated[int, about("Output tokens")]
-    cost: Annotated[
-        int | None, about("In nano-units of the currency; null: another gateway settled it, see the ledger")
-    ]
+    cost: Annotated[int | None, about("Nano-units of the currency; null: another gateway settled it, see the ledger")]
     gpu_seconds: Annotated[float, about("Share of the workers' step time, as measured by them")]
     kv_block_seconds: Annotated[float, about("KV blocks held, multiplied by the time, as measured by workers")]
 
@@ -161,13 +143,9 @@ class RequestDetail(RequestFields, OfClass):
     expected_ttft_ms: Annotated[float | None, about("Admission's prediction; null: no worker knew its costs")]
     tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
     choices: Annotated[int, about("Choices of all its prompts")]
-    time: Annotated[
-        RequestTime | None, about("The parts of its time so far, on one clock; null: written by an older gateway")
-    ]
+    time: Annotated[RequestTime | None, about("Parts of its time so far, on one clock; null: from an older gateway")]
     workers: Annotated[list[str], about("The workers that ended its jobs")]
-    takings: Annotated[
-        int, about("Times that a worker took it from the queue; above 1: a worker was lost or gave it back")
-    ]
+    takings: Annotated[int, about("Times a worker took it from the queue; above 1: a worker was lost or gave it back")]
     stalled_ms: Annotated[float, about("Time for which its choices were preempted, summed over choices")]
     paused_ms: Annotated[float, about("Time for which its choices waited for its own limits, summed over choices")]
     waits: Annotated[list[RequestWait], about("Its waits, the longest first")]

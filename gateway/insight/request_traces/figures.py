@@ -36,9 +36,7 @@ class SimulatedLaneView(TypedDict):
     ttft_target_ms: Annotated[float, about("The lane's target for it")]
     tpot_target_ms: Annotated[float, about("The lane's target for it")]
     ttft_ms: Annotated[PercentilesView | None, about("Time to the first token; null: no request had a token")]
-    tpot_ms: Annotated[
-        PercentilesView | None, about("Mean time per output token of a request; null: no request had two tokens")
-    ]
+    tpot_ms: Annotated[PercentilesView | None, about("Mean time per output token; null: no request had two tokens")]
     goodput: Annotated[float, about("Share of the requests that met both targets, 0 to 1")]
     output_tokens_per_s: Annotated[float, about("All output tokens, per second of the run")]
     goodput_tokens_per_s: Annotated[float, about("Output tokens of those, per second of the run")]
@@ -53,9 +51,7 @@ class SimulatedTenantView(TypedDict):
     tenant: Annotated[str, about("Name of the tenant; a pseudonym in a recorded trace")]
     requests: Annotated[int, about("Offered requests")]
     ttft_ms: Annotated[PercentilesView | None, about("Time to the first token; null: no request had a token")]
-    tpot_ms: Annotated[
-        PercentilesView | None, about("Mean time per output token of a request; null: no request had two tokens")
-    ]
+    tpot_ms: Annotated[PercentilesView | None, about("Mean time per output token; null: no request had two tokens")]
     goodput: Annotated[float, about("Share of its requests that met their targets, 0 to 1")]
     service: Annotated[float, about("Its computed prompt tokens plus twice its output tokens")]
 
@@ -64,9 +60,7 @@ class ServiceSeriesView(TypedDict):
     """A tenant's cumulative service at the end of each time step, starting at 0."""
 
     tenant: Annotated[str, about("Name of the tenant")]
-    values: Annotated[
-        list[float], about("Cumulative service, from 0: computed prompt tokens plus twice the output tokens")
-    ]
+    values: Annotated[list[float], about("Cumulative service from 0: computed prompt tokens plus twice the output")]
 
 
 class LatencySeriesView(TypedDict):
@@ -105,9 +99,7 @@ class SimulatedRunView(TypedDict):
     tokens_per_s: Annotated[float, about("Prompt and output tokens, each counted once, per second")]
     preemptions: Annotated[int, about("Number of preemptions")]
     preemption_tax: Annotated[float, about("Share of the workers' time that preemption cost, 0 to 1")]
-    max_service_gap: Annotated[
-        float, about("Largest difference in service between two tenants while both had waiting work")
-    ]
+    max_service_gap: Annotated[float, about("Largest difference in service of two tenants while both had waiting work")]
     lanes: Annotated[list[SimulatedLaneView], about("Figures by lane")]
     tenants: Annotated[list[SimulatedTenantView], about("The tenants with the most service")]
     plots: Annotated[RunPlotsView, about("Data for this load's plots")]
@@ -118,9 +110,7 @@ class LoadPlotView(TypedDict):
 
     loads: Annotated[list[float], about("The loads, in the order of the runs")]
     output_tokens_per_s: Annotated[list[float], about("All output tokens per second, by load")]
-    goodput_tokens_per_s: Annotated[
-        list[float], about("Output tokens of requests that met their targets, per second, by load")
-    ]
+    goodput_tokens_per_s: Annotated[list[float], about("Output tokens per second of requests that met their targets")]
 
 
 class SimulationView(TypedDict):
@@ -128,9 +118,7 @@ class SimulationView(TypedDict):
 
     trace: Annotated[str, about("Name of the trace")]
     requests: Annotated[int, about("Requests of the trace, without those that a limit of their tenant refused")]
-    played: Annotated[
-        int, about("Simulated requests; if not all of them, the consecutive ones with the most work for their time")
-    ]
+    played: Annotated[int, about("Simulated requests; if not all, those in a row with the most work for their time")]
     from_s: Annotated[float, about("Start of the simulated stretch in the trace, in seconds")]
     to_s: Annotated[float, about("End of the simulated stretch in the trace, in seconds")]
     bad_rows: Annotated[int, about("Invalid rows of the trace that were skipped")]
