@@ -10,7 +10,7 @@
     blocks.py                  the map of KV blocks of each worker
     history.py                 the overview's figures over 15 minutes, a day or a month
     tokens.py                  operator tokens, and the calling operator
-    batches.py  requests.py    open batches; running and recently ended requests
+    requests.py                running and recently ended requests; open batches
     traces.py                  request traces, and simulations of them
     explain.py                 a dry run: why a request of a tenant would be refused or wait now
     inputs.py  views.py        request bodies and queries; response shapes

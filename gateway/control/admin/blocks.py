@@ -3,13 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from typing_extensions import TypedDict
 
 from fairlane.common.views import view_of
 from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
-from fairlane.scheduler.protocol.block_map import BlockMap, Run
+from fairlane.scheduler.protocol.block_map import Run
+from fairlane.scheduler.queue.registry import RedisRegistry
 
 ASK_EVERY_S = 10.0
 # A worker publishes its block map for this long after a request; 1.5 times the refresh interval, so watching never has
@@ -40,20 +40,11 @@ class BlocksView(TypedDict):
     workers: list[BlockMapView]
 
 
-class BlockRegistry(Protocol):
-    """The store side of block maps; `scheduler.queue.registry.RedisRegistry` implements it."""
-
-    async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
-        """Ask a worker to publish its block map about once a second for `for_ms`."""
-
-    async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]: ...
-
-
 class Blocks:
     """Block maps of all workers. `view` may raise redis.RedisError."""
 
     def __init__(
-        self, registry: BlockRegistry, fleet: FleetPicture, *, clock: Callable[[], float] = time.monotonic
+        self, registry: RedisRegistry, fleet: FleetPicture, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._registry = registry
         self._fleet = fleet

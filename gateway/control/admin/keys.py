@@ -4,14 +4,7 @@ from fairlane.gateway.control.admin.call import Call, difference, retried
 from fairlane.gateway.control.admin.inputs import KeyBody, KeyChange, PageQuery, RotateBody
 from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.tenants import the_tenant
-from fairlane.gateway.control.admin.views import (
-    CreatedKeyView,
-    KeyView,
-    NewKeyView,
-    Page,
-    key_view,
-    page,
-)
+from fairlane.gateway.control.admin.views import CreatedKeyView, KeyView, NewKeyView, Page, key_view, page
 from fairlane.gateway.control.operators.operator import Role
 from fairlane.quotas.api_keys import ApiKey, KeyNotFound, NewKey, checked_overlap_ms
 from fairlane.quotas.audit import Note

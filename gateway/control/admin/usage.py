@@ -24,6 +24,7 @@ from fairlane.quotas.tenants import TenantNotFound
 
 # The default span of a report without a start.
 DAYS = timedelta(days=30)
+Lines = Iterable[Mapping[str, object]]
 CSV, JSON_LINES = "text/csv", "application/jsonl"
 
 operations = Operations()
@@ -146,7 +147,7 @@ async def export_ledger(call: Call, query: LedgerQuery) -> Response:
 
 
 async def _chunks(
-    write: Callable[[Iterable[Iterable[object]]], bytes],
+    write: Callable[[Lines], bytes],
     own: Mapping[str, str],
     page: list[LedgerEntry],
     following: AsyncIterator[list[LedgerEntry]],
@@ -154,9 +155,9 @@ async def _chunks(
     header: bool,
 ) -> AsyncIterator[bytes]:
     if header:
-        yield write([FIELDS])
+        yield write([dict(zip(FIELDS, FIELDS, strict=True))])
     while page:
-        yield write(_row(own, entry) for entry in page)
+        yield write(_line(own, entry) for entry in page)
         page = await anext(following, [])
 
 
@@ -164,11 +165,10 @@ def ledger_lines(account: str, currency: str, entries: Iterable[LedgerEntry]) ->
     """Return ledger entries as JSON lines, each with the incarnation of the account's tenant."""
     own = {"tenant": keyspace.tenant_of(account), "currency": currency}
     incarnation = {"incarnation": keyspace.incarnation_of(account)}
-    rows = (dict(zip(FIELDS, _row(own, entry), strict=True)) for entry in entries)
-    return [msgspec.json.encode(row | incarnation) + b"\n" for row in rows]
+    return [msgspec.json.encode(_line(own, entry) | incarnation) + b"\n" for entry in entries]
 
 
-def _row(own: Mapping[str, str], entry: LedgerEntry) -> list[object]:
+def _line(own: Mapping[str, str], entry: LedgerEntry) -> dict[str, object]:
     shown: dict[str, object] = {
         **own,
         "flight_id": entry.reservation_id,
@@ -179,17 +179,17 @@ def _row(own: Mapping[str, str], entry: LedgerEntry) -> list[object]:
         "gpu_seconds": entry.gpu_us / 1e6,
         "kv_block_seconds": entry.kv_block_ms / 1e3,
     }
-    return [shown[name] if name in shown else getattr(entry, name) for name in FIELDS]
+    return {name: shown[name] if name in shown else getattr(entry, name) for name in FIELDS}
 
 
-def _csv(rows: Iterable[Iterable[object]]) -> bytes:
+def _csv(lines: Lines) -> bytes:
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
+    csv.writer(text).writerows(line.values() for line in lines)
     return text.getvalue().encode()
 
 
-def _json_lines(rows: Iterable[Iterable[object]]) -> bytes:
-    return b"".join(msgspec.json.encode(dict(zip(FIELDS, row, strict=True))) + b"\n" for row in rows)
+def _json_lines(lines: Lines) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
 
 def _edge_ms(text: str, name: str, zone: ZoneInfo, *, is_end: bool = False) -> int:

@@ -51,10 +51,7 @@ def routes(parts: AdminParts) -> list[Route]:
         answer.headers.append("set-cookie", sign_in_cookie(scope, None))
         return answer
 
-    return [
-        Route(PATH, begin, methods=["GET"]),
-        Route(CALLBACK, complete, methods=["GET"]),
-    ]
+    return [Route(PATH, begin, methods=["GET"]), Route(CALLBACK, complete, methods=["GET"])]
 
 
 async def begin_session(parts: AdminParts, operator: Operator, address: str) -> str:

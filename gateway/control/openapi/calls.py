@@ -261,11 +261,7 @@ TENANT_API: tuple[Documented, ...] = (
         query=batches.BatchesQuery,
     ),
     _tenants(
-        "GET /v1/batches/{batch}",
-        "get_batch",
-        "Return a batch and its progress",
-        batches.BatchObject,
-        "not_found",
+        "GET /v1/batches/{batch}", "get_batch", "Return a batch and its progress", batches.BatchObject, "not_found"
     ),
     _tenants(
         "POST /v1/batches/{batch}/cancel",

@@ -75,11 +75,7 @@ _SECURITY: Json = {
     },
     "admin": {"type": "http", "scheme": "bearer", "description": "The admin key, or an operator token"},
 }
-_NEEDS: dict[Who, list[Json]] = {
-    "tenant": [{"tenant": []}, {"tenant_key": []}],
-    "admin": [{"admin": []}],
-    "anyone": [],
-}
+_NEEDS: dict[Who, list[Json]] = {"tenant": [{"tenant": []}, {"tenant_key": []}], "admin": [{"admin": []}], "anyone": []}
 
 
 def operations() -> list[Documented]:
@@ -119,11 +115,7 @@ def document() -> Json:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": said} for name, said in _TAGS.items()],
         "paths": dict(paths),
-        "components": {
-            "schemas": schemas,
-            "headers": headers.components(),
-            "securitySchemes": _SECURITY,
-        },
+        "components": {"schemas": schemas, "headers": headers.components(), "securitySchemes": _SECURITY},
     }
 
 

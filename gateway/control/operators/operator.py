@@ -1,8 +1,9 @@
 """Operators and their roles."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
+
+import msgspec
 
 Kind = Literal["key", "token", "user"]
 # Name of the admin key's holder, whose identity is not known.
@@ -24,8 +25,7 @@ class Role(StrEnum):
         return roles.index(self) >= roles.index(needed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """The authenticated operator of a call."""
 
     name: str

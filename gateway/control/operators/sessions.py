@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens, operator_of
-from fairlane.gateway.control.operators.operator import Kind, Operator, Role
+from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.errors import ApiError, invalid_api_key
 
 LASTS_S = 8 * 3_600
@@ -34,13 +34,9 @@ _SIGN_IN = "-sign-in"
 SIGN_IN_S = 600
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as it is stored."""
+class Session(Operator, frozen=True, kw_only=True):
+    """A session as it is stored: its operator, and what it rests on."""
 
-    name: str
-    role: Role
-    kind: Kind
-    token: str
     # A digest, keyed by the session's id, of the operator and of what the session rests on.
     bound: bytes
 
@@ -65,13 +61,7 @@ class Sessions:
         Above the limit, the operator's oldest session ends. Raises ApiError `rate_limit_exceeded`."""
         await self._count_sign_in(operator)
         session = secrets.token_urlsafe(32)
-        stored = Session(
-            name=operator.name,
-            role=operator.role,
-            kind=operator.kind,
-            token=operator.token,
-            bound=await self._bound(session, operator),
-        )
+        stored = Session(**msgspec.structs.asdict(operator), bound=await self._bound(session, operator))
         await self._client.set(_place(session), _encode(stored), ex=LASTS_S)
         await self._keep_newest(operator, _place(session))
         return session
