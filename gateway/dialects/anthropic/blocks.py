@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
+from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, json_text
 from fairlane.gateway.dialects.openai.wire import Unsupported
 
@@ -18,40 +19,40 @@ MAX_INPUT_CHARS = 1024 * 1024
 class CacheControl(Fields):
     """A caching hint. It changes nothing, since all of a prompt is cached here."""
 
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-    scope: Hint | None = None
+    type: Annotated[Literal["ephemeral"], about("Type of this object")]
+    ttl: Annotated[Literal["5m", "1h"] | None, about("Accepted and ignored")] = None
+    scope: Annotated[Hint | None, about("Accepted and ignored")] = None
 
 
 class DirectCaller(Fields):
     """The model itself called the tool."""
 
-    type: Literal["direct"]
+    type: Annotated[Literal["direct"], about("Type of this object")]
 
 
 class TextBlock(Fields):
     """A block of text."""
 
-    type: Literal["text"]
-    text: Text
-    cache_control: CacheControl | None = None
-    citations: Unsupported = None
+    type: Annotated[Literal["text"], about("Type of this object")]
+    text: Annotated[Text, about("The text")]
+    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
+    citations: Annotated[Unsupported, about("Accepted and ignored")] = None
 
 
 class ThinkingBlock(Fields):
     """The model's thinking before a response. The signature is not checked."""
 
-    type: Literal["thinking"]
-    thinking: Text
-    signature: Text = ""
-    cache_control: CacheControl | None = None
+    type: Annotated[Literal["thinking"], about("Type of this object")]
+    thinking: Annotated[Text, about("The model's thinking")]
+    signature: Annotated[Text, about("Always `unsigned`: returned thinking is accepted unchecked")] = ""
+    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
 
 
 class RedactedThinkingBlock(Fields):
     """Thinking that cannot be read; it is ignored."""
 
-    type: Literal["redacted_thinking"]
-    data: Text
+    type: Annotated[Literal["redacted_thinking"], about("Type of this object")]
+    data: Annotated[Text, about("The unreadable thinking, which is ignored")]
 
 
 def _as_json(given: object) -> str:
@@ -66,13 +67,13 @@ def _as_json(given: object) -> str:
 class ToolUseBlock(Fields):
     """A tool call by the model."""
 
-    type: Literal["tool_use"]
-    id: Annotated[Hint, Field(min_length=1)]
-    name: Annotated[Hint, Field(min_length=1)]
-    input: Annotated[str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any])]
-    caller: DirectCaller | None = None
-    toolset_name: Unsupported = None
-    cache_control: CacheControl | None = None
+    type: Annotated[Literal["tool_use"], about("Type of this object")]
+    id: Annotated[Hint, Field(min_length=1), about("Identifier")]
+    name: Annotated[Hint, Field(min_length=1), about("Name")]
+    input: Annotated[str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any]), about("The arguments")]
+    caller: Annotated[DirectCaller | None, about("The caller: the model")] = None
+    toolset_name: Annotated[Unsupported, about("Accepted and ignored")] = None
+    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
 
 
 def _blocks(content: object) -> object:
@@ -87,12 +88,12 @@ TextBlocks = Annotated[
 class ToolResultBlock(Fields):
     """The result of a tool call."""
 
-    type: Literal["tool_result"]
-    tool_use_id: Annotated[Hint, Field(min_length=1)]
-    content: TextBlocks | None = None
-    is_error: bool | None = None
-    toolset_name: Unsupported = None
-    cache_control: CacheControl | None = None
+    type: Annotated[Literal["tool_result"], about("Type of this object")]
+    tool_use_id: Annotated[Hint, Field(min_length=1), about("Id of the call that this result answers")]
+    content: Annotated[TextBlocks | None, about("The content")] = None
+    is_error: Annotated[bool | None, about("Whether the tool failed; the content describes how")] = None
+    toolset_name: Annotated[Unsupported, about("Accepted and ignored")] = None
+    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
 
 
 def _tag(block: object) -> str | None:

@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.fields import Fields
 from fairlane.gateway.dialects.openai.wire import checked_fields
 from fairlane.gateway.errors import invalid
@@ -110,82 +111,82 @@ UploadForm.__doc__ = "The body of `POST /v1/files`, as multipart/form-data."
 class FileObject(TypedDict):
     """A stored file."""
 
-    id: str
-    object: Literal["file"]
-    bytes: int
-    created_at: int
-    expires_at: int
-    filename: str
-    purpose: Literal["batch", "batch_output"]
-    status: Literal["processed"]
-    status_details: None
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["file"], about("Type of this object")]
+    bytes: Annotated[int, about("Size in bytes")]
+    created_at: Annotated[int, about("Unix seconds")]
+    expires_at: Annotated[int, about("Unix seconds; null: never")]
+    filename: Annotated[str, about("The uploaded file's name")]
+    purpose: Annotated[Literal["batch", "batch_output"], about("The file's purpose")]
+    status: Annotated[Literal["processed"], about("Current status")]
+    status_details: Annotated[None, about("Always null")]
 
 
 class _Page(TypedDict):
-    object: Literal["list"]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+    object: Annotated[Literal["list"], about("Type of this object")]
+    first_id: Annotated[str | None, about("Id of the first item; null for an empty list")]
+    last_id: Annotated[str | None, about("Id of the last item, for `after`; null for an empty list")]
+    has_more: Annotated[bool, about("Whether there are further items")]
 
 
 class FileList(_Page):
     """A page of the tenant's files."""
 
-    data: list[FileObject]
+    data: Annotated[list[FileObject], about("The items")]
 
 
 class FileDeleted(TypedDict):
     """A deleted file."""
 
-    id: str
-    object: Literal["file"]
-    deleted: bool
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["file"], about("Type of this object")]
+    deleted: Annotated[bool, about("Always true")]
 
 
 class BatchErrorObject(TypedDict):
     """An error that made the whole input file invalid."""
 
-    code: str
-    line: int | None
-    message: str
-    param: str | None
+    code: Annotated[str, about("Machine-readable error code, from the table of errors")]
+    line: Annotated[int | None, about("Line number, from 1; null: the whole file")]
+    message: Annotated[str, about("Human-readable message")]
+    param: Annotated[str | None, about("The request's field that caused the error; null if none did")]
 
 
 class BatchErrors(TypedDict):
     """The first errors of an invalid input file."""
 
-    object: Literal["list"]
-    data: list[BatchErrorObject]
+    object: Annotated[Literal["list"], about("Type of this object")]
+    data: Annotated[list[BatchErrorObject], about("The items")]
 
 
 class RequestCounts(TypedDict):
     """The number of lines of a batch, by result."""
 
-    total: int
-    completed: int
-    failed: int
+    total: Annotated[int, about("The sum")]
+    completed: Annotated[int, about("Answered lines")]
+    failed: Annotated[int, about("Failed lines")]
 
 
 class InputTokensDetails(TypedDict):
     """The cached part of the input tokens."""
 
-    cached_tokens: int
+    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
 
 
 class OutputTokensDetails(TypedDict):
     """The reasoning part of the output tokens."""
 
-    reasoning_tokens: int
+    reasoning_tokens: Annotated[int, about("Always 0")]
 
 
 class BatchUsage(TypedDict):
     """The charged tokens of all lines with a response."""
 
-    input_tokens: int
-    input_tokens_details: InputTokensDetails
-    output_tokens: int
-    output_tokens_details: OutputTokensDetails
-    total_tokens: int
+    input_tokens: Annotated[int, about("Prompt tokens")]
+    input_tokens_details: Annotated[InputTokensDetails, about("OpenAI's breakdown of the input tokens")]
+    output_tokens: Annotated[int, about("Output tokens")]
+    output_tokens_details: Annotated[OutputTokensDetails, about("OpenAI's breakdown of the output tokens")]
+    total_tokens: Annotated[int, about("Prompt and output tokens")]
 
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
@@ -194,30 +195,30 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 class BatchObject(TypedDict):
     """A batch and its progress."""
 
-    id: str
-    object: Literal["batch"]
-    endpoint: str
-    errors: BatchErrors | None
-    input_file_id: str
-    completion_window: str
-    status: Status
-    output_file_id: str | None
-    error_file_id: str | None
-    created_at: int
-    in_progress_at: int | None
-    expires_at: int
-    finalizing_at: int | None
-    completed_at: int | None
-    failed_at: int | None
-    expired_at: int | None
-    cancelling_at: int | None
-    cancelled_at: int | None
-    request_counts: RequestCounts
-    usage: BatchUsage
-    metadata: dict[str, str] | None
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["batch"], about("Type of this object")]
+    endpoint: Annotated[str, about("The path that each line calls")]
+    errors: Annotated[BatchErrors | None, about("Why the file could not be read; null: it could")]
+    input_file_id: Annotated[str, about("The file with the batch's lines")]
+    completion_window: Annotated[str, about("Time in which the batch must run")]
+    status: Annotated[Status, about("Current status")]
+    output_file_id: Annotated[str | None, about("The file of answers; null: not written yet")]
+    error_file_id: Annotated[str | None, about("The file of failed lines; null: not written yet")]
+    created_at: Annotated[int, about("Unix seconds")]
+    in_progress_at: Annotated[int | None, about("Unix seconds; null: the file is still being read")]
+    expires_at: Annotated[int, about("Unix seconds; null: never")]
+    finalizing_at: Annotated[int | None, about("Unix seconds; null: lines may still run")]
+    completed_at: Annotated[int | None, about("Unix seconds; null: not completed")]
+    failed_at: Annotated[int | None, about("Unix seconds; null: not failed")]
+    expired_at: Annotated[int | None, about("Unix seconds; null: not expired")]
+    cancelling_at: Annotated[int | None, about("Unix seconds; null: cancellation was not requested")]
+    cancelled_at: Annotated[int | None, about("Unix seconds; null: it was not cancelled")]
+    request_counts: Annotated[RequestCounts, about("Progress of the batch")]
+    usage: Annotated[BatchUsage, about("Charged tokens")]
+    metadata: Annotated[dict[str, str] | None, about("For the caller's own use; it has no effect")]
 
 
 class BatchList(_Page):
     """A page of the tenant's batches."""
 
-    data: list[BatchObject]
+    data: Annotated[list[BatchObject], about("The items")]

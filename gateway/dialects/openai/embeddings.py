@@ -1,7 +1,8 @@
 """The body of `POST /v1/embeddings`, parsed into a valid request."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.fields import Hint
 from fairlane.gateway.dialects.openai.neutral import Neutral
 from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt, stated_fields
@@ -22,10 +23,10 @@ NEUTRAL_EMBEDDINGS: Neutral = {
 class EmbeddingsBody(RequestBody):
     """The body of `POST /v1/embeddings`: one input or several, as text or as token ids."""
 
-    input: Prompts
-    encoding_format: Encoding | None = None
-    dimensions: Count | None = None
-    user: Hint | None = None
+    input: Annotated[Prompts, about("Text or token ids, one or several")]
+    encoding_format: Annotated[Encoding | None, about("Encoding of the vectors")] = None
+    dimensions: Annotated[Count | None, about("Length of each vector")] = None
+    user: Annotated[Hint | None, about("For the caller's own use; it has no effect")] = None
 
 
 class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, joined_parts
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
@@ -63,12 +64,12 @@ Name = Annotated[Hint, Field(min_length=1)]
 class MessageItem(Fields):
     """A message."""
 
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Parts
-    id: Hint | None = None
-    status: Status | None = None
-    phase: Literal["commentary", "final_answer"] | None = None
+    type: Annotated[Literal["message"], about("Type of this object")] = "message"
+    role: Annotated[Literal["user", "assistant", "system", "developer"], about("The message's author")]
+    content: Annotated[Parts, about("The content")]
+    id: Annotated[Hint | None, about("Identifier")] = None
+    status: Annotated[Status | None, about("Current status")] = None
+    phase: Annotated[Literal["commentary", "final_answer"] | None, about("Accepted and ignored")] = None
 
     def turn(self) -> Turn:
         return Turn(role=self.role, content=self.content)
@@ -84,12 +85,12 @@ class MessageItem(Fields):
 class ReasoningItem(Fields):
     """The model's reasoning. Encrypted content is ignored."""
 
-    type: Literal["reasoning"]
-    id: Hint | None = None
-    summary: Parts | None = None
-    content: Parts | None = None
-    encrypted_content: Text | None = None
-    status: Status | None = None
+    type: Annotated[Literal["reasoning"], about("Type of this object")]
+    id: Annotated[Hint | None, about("Identifier")] = None
+    summary: Annotated[Parts | None, about("Always empty, or the requested kind of summary")] = None
+    content: Annotated[Parts | None, about("The content")] = None
+    encrypted_content: Annotated[Text | None, about("Accepted and ignored: reasoning items contain their text")] = None
+    status: Annotated[Status | None, about("Current status")] = None
 
     def turn(self) -> Turn:
         return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
@@ -102,13 +103,13 @@ class ReasoningItem(Fields):
 
 
 class _AnyCall(Fields):
-    call_id: CallId
-    name: Name
-    id: Hint | None = None
-    status: Status | None = None
-    caller: Caller = None
-    namespace: Name | None = None
-    is_async: Annotated[Off | None, Field(alias="async")] = None
+    call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
+    name: Annotated[Name, about("Name")]
+    id: Annotated[Hint | None, about("Identifier")] = None
+    status: Annotated[Status | None, about("Current status")] = None
+    caller: Annotated[Caller, about("The caller: the model")] = None
+    namespace: Annotated[Name | None, about("The tool's namespace, if any")] = None
+    is_async: Annotated[Off | None, Field(alias="async"), about("OpenAI's field, always false or absent")] = None
 
     def _turn(self, arguments: str) -> Turn:
         call = ToolCall(name=full_name(self.namespace, self.name), arguments=arguments, id=self.call_id)
@@ -122,8 +123,8 @@ class _AnyCall(Fields):
 class CallItem(_AnyCall):
     """A function call by the model."""
 
-    type: Literal["function_call"]
-    arguments: Text
+    type: Annotated[Literal["function_call"], about("Type of this object")]
+    arguments: Annotated[Text, about("The arguments as JSON")]
 
     def turn(self) -> Turn:
         return self._turn(self.arguments)
@@ -136,8 +137,8 @@ class CallItem(_AnyCall):
 class CustomCallItem(_AnyCall):
     """A call of a custom tool by the model, to which it is a function with one argument."""
 
-    type: Literal["custom_tool_call"]
-    input: Text
+    type: Annotated[Literal["custom_tool_call"], about("Type of this object")]
+    input: Annotated[Text, about("The argument")]
 
     def turn(self) -> Turn:
         return self._turn(json.dumps({INPUT: self.input}, ensure_ascii=False))
@@ -149,14 +150,14 @@ class CustomCallItem(_AnyCall):
 class OutputItem(Fields):
     """The output of a call."""
 
-    type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: CallId
-    output: Parts
-    id: Hint | None = None
-    name: Name | None = None
-    status: Status | None = None
-    caller: Caller = None
-    namespace: Name | None = None
+    type: Annotated[Literal["function_call_output", "custom_tool_call_output"], about("Type of this object")]
+    call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
+    output: Annotated[Parts, about("The tool's result")]
+    id: Annotated[Hint | None, about("Identifier")] = None
+    name: Annotated[Name | None, about("Name")] = None
+    status: Annotated[Status | None, about("Current status")] = None
+    caller: Annotated[Caller, about("The caller: the model")] = None
+    namespace: Annotated[Name | None, about("The tool's namespace, if any")] = None
 
     def turn(self) -> Turn:
         name = None if self.name is None else full_name(self.namespace, self.name)
@@ -172,10 +173,12 @@ class OutputItem(Fields):
 class CompactionItem(Fields):
     """The summary of a conversation, sealed for its tenant."""
 
-    type: Literal["compaction", "compaction_summary"]
-    encrypted_content: Annotated[str, Field(min_length=1)]
-    id: Hint | None = None
-    created_by: Hint | None = None
+    type: Annotated[Literal["compaction", "compaction_summary"], about("Type of this object")]
+    encrypted_content: Annotated[
+        str, Field(min_length=1), about("The summary as returned by `compact`, encrypted for its tenant")
+    ]
+    id: Annotated[Hint | None, about("Identifier")] = None
+    created_by: Annotated[Hint | None, about("For the caller's own use; it has no effect")] = None
 
     def as_json(self) -> Json:
         return {"type": "compaction", "id": self.id or new_id("cmp"), "encrypted_content": self.encrypted_content}

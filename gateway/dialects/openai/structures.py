@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from fairlane.common.views import about
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, choice_structure
 from fairlane.gateway.dialects.openai.fields import Fields, Off, Text, json_text
 from fairlane.gateway.errors import invalid
@@ -44,43 +45,47 @@ Choices = Annotated[
 class NamedSchema(Fields):
     """A JSON schema; the response follows it whether `strict` or not."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    description: Text | None = None
-    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
-    strict: bool | None = None
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), about("Name")]
+    description: Annotated[Text | None, about("A description for the model")] = None
+    schema_: Annotated[JsonSchema | None, Field(alias="schema"), about("The JSON schema")] = None
+    strict: Annotated[bool | None, about("Whether calls or answers must match the schema")] = None
 
 
 class ResponseFormat(Fields):
     """The format of the response: any text, any JSON object, or JSON that follows a schema."""
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: NamedSchema | None = None
+    type: Annotated[Literal["text", "json_object", "json_schema"], about("Kind of format")]
+    json_schema: Annotated[NamedSchema | None, about("The schema, if the type is `json_schema`")] = None
 
 
 class StructuredOutputs(Fields):
     """vLLM's structured outputs: exactly one of these."""
 
-    json_: Annotated[JsonSchema | None, Field(alias="json")] = None
-    regex: Pattern | None = None
-    choice: Choices | None = None
-    grammar: Pattern | None = None
-    json_object: bool | None = None
-    disable_fallback: bool | None = None
-    disable_any_whitespace: Off | None = None
-    disable_additional_properties: Off | None = None
-    whitespace_pattern: None = None
-    structural_tag: None = None
+    json_: Annotated[JsonSchema | None, Field(alias="json"), about("The answer is JSON that matches this schema")] = (
+        None
+    )
+    regex: Annotated[Pattern | None, about("The answer matches this pattern")] = None
+    choice: Annotated[Choices | None, about("The answer is one of these texts")] = None
+    grammar: Annotated[Pattern | None, about("The answer matches this grammar")] = None
+    json_object: Annotated[bool | None, about("The answer is a JSON object")] = None
+    disable_fallback: Annotated[bool | None, about("Accepted: there is no other engine to fall back to")] = None
+    disable_any_whitespace: Annotated[Off | None, about("Only false is supported")] = None
+    disable_additional_properties: Annotated[Off | None, about("Only false is supported")] = None
+    whitespace_pattern: Annotated[None, about("Not supported yet")] = None
+    structural_tag: Annotated[None, about("Not supported yet")] = None
 
 
 class StructureFields(Fields):
     """The fields of a body that request structured output."""
 
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: JsonSchema | None = None
-    guided_regex: Pattern | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: Pattern | None = None
+    response_format: Annotated[ResponseFormat | None, about("The required format of the answer")] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, about("The required format of the answer, in vLLM's form")
+    ] = None
+    guided_json: Annotated[JsonSchema | None, about("vLLM's older name for `structured_outputs.json`")] = None
+    guided_regex: Annotated[Pattern | None, about("vLLM's older name for `structured_outputs.regex`")] = None
+    guided_choice: Annotated[Choices | None, about("vLLM's older name for `structured_outputs.choice`")] = None
+    guided_grammar: Annotated[Pattern | None, about("vLLM's older name for `structured_outputs.grammar`")] = None
 
 
 def read_structure(body: StructureFields) -> Structure | None:
