@@ -90,7 +90,7 @@ class LiveHub:
         every_s: float = EVERY_S,
     ) -> None:
         """`look` returns the overview and `look_at_blocks` the block map; both may raise ApiError or a store error.
-        `revision` changes whenever somebody's rights have ended, and raises what the store raises."""
+        `revision` changes whenever an operator's rights have ended, and raises what the store raises."""
         self._look = look
         self._look_at_blocks = look_at_blocks
         self._revision = revision

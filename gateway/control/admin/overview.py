@@ -11,13 +11,21 @@ from typing import Annotated
 
 from typing_extensions import TypedDict
 
-from fairlane.common.views import about
+from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.fleet import ServedModel, together
 from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, FleetMetricsStore, GatewayReport
 from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
-from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentiles_ms
+from fairlane.gateway.insight.fleet_metrics.sums import (
+    OTHERS,
+    Buckets,
+    LaneSums,
+    Sums,
+    TenantSums,
+    merged,
+    percentiles_ms,
+)
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -199,17 +207,16 @@ def _lanes(
 
 def lane_view(lane: Lane, depth: LaneDepth, workers: Sequence[WorkerStatus]) -> LaneView:
     """Return a lane's current levels."""
-    return {
-        "lane": lane.name.value,
-        "queued": depth.queued,
-        "queued_tokens": depth.queued_tokens,
-        "oldest_wait_ms": depth.oldest_wait_ms,
-        "running": sum(status.running.get(lane.name, 0) for status in workers),
-        "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),
-        "tokens_per_s": sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
-        "ttft_target_ms": lane.ttft_ms,
-        "tpot_target_ms": lane.tpot_on(slowest_ms(workers)),
-    }
+    return view_of(
+        LaneView,
+        depth,
+        lane=lane.name.value,
+        running=sum(status.running.get(lane.name, 0) for status in workers),
+        preempted=sum(status.preempted.get(lane.name, 0) for status in workers),
+        tokens_per_s=sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
+        ttft_target_ms=lane.ttft_ms,
+        tpot_target_ms=lane.tpot_on(slowest_ms(workers)),
+    )
 
 
 def _tenants(
@@ -222,15 +229,9 @@ def _tenants(
     shown: list[TenantFiguresView] = []
     for name in names:
         running, queued = now.get(name, (0, 0))
-        tokens = sums.tenants[name].output_tokens if name in sums.tenants else 0
+        rate = sums.tenants.get(name, TenantSums()).output_tokens / window_s
         shown.append(
-            {
-                "tenant": name,
-                "running": running,
-                "queued": queued,
-                "tokens_per_s": tokens / window_s,
-                "kv_blocks": blocks[name],
-            }
+            {"tenant": name, "running": running, "queued": queued, "tokens_per_s": rate, "kv_blocks": blocks[name]}
         )
     shown.sort(key=lambda one: (-one["running"] - one["queued"], -one["tokens_per_s"], one["tenant"]))
     return shown[:MOST_TENANTS_SHOWN]

@@ -1,9 +1,7 @@
 """The operators' console at `/`: its files, under a strict content security policy, and its session."""
 
-from collections.abc import Iterator
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import msgspec
 from starlette.requests import Request
@@ -20,30 +18,22 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.static import file_route
 from fairlane.store.errors import STORE_ERRORS
 
-FOLDER = resources.files("fairlane.gateway.control.console")
+FOLDER = Path(__file__).parent
 PAGE = "static/index.html"
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def _files() -> Iterator[tuple[str, str, str]]:
-    yield "/", PAGE, _TYPES[".html"]
-    for folder, prefix in (("static", ""), ("vendor", "vendor/")):
-        for name in _within(FOLDER / folder):
-            suffix = name[name.rfind(".") :]
-            if suffix in _TYPES and f"{folder}/{name}" != PAGE:
-                yield f"/console/{prefix}{name}", f"{folder}/{name}", _TYPES[suffix]
+def _url(name: str) -> str:
+    return "/" if name == PAGE else f"/console/{name.removeprefix('static/')}"
 
 
-def _within(folder: Traversable, prefix: str = "") -> Iterator[str]:
-    for each in sorted(folder.iterdir(), key=lambda found: found.name):
-        if each.is_dir():
-            yield from _within(each, f"{prefix}{each.name}/")
-        else:
-            yield f"{prefix}{each.name}"
-
-
-# Served files by URL path.
-FILES = {path: (name, media_type) for path, name, media_type in _files()}
+# Name in this package and media type of the served files, by URL path.
+FILES = {
+    _url(file.relative_to(FOLDER).as_posix()): (file.relative_to(FOLDER).as_posix(), _TYPES[file.suffix])
+    for folder in ("static", "vendor")
+    for file in sorted((FOLDER / folder).rglob("*"))
+    if file.suffix in _TYPES
+}
 
 
 @cache
