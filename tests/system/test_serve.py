@@ -26,7 +26,7 @@ def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_fi
     answer = subprocess.run(["bash", "-c", command[0]], capture_output=True, text=True, timeout=60, check=True)
     assert "Paris" in answer.stdout
 
-    key = server.tenant("kept", limits={"tokens_per_day": 10_000})
+    key = server.tenant("restarted", limits={"tokens_per_day": 10_000})
     with server.sdk(key) as client:
         client.completions.create(model=MODEL, prompt="Hello", max_tokens=3, extra_body={"ignore_eos": True})
     assert server.stop() == 0
@@ -35,7 +35,7 @@ def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_fi
     with server.sdk(key) as client:
         assert client.models.list().data
     with server.admin() as admin:
-        limits = admin.get("/tenants/kept/quota").json()["limits"]
+        limits = admin.get("/tenants/restarted/quota").json()["limits"]
         assert limits["tokens_per_day"]["limit"] == 10_000
         assert limits["tokens_per_day"]["used"] == 4
         assert limits["tokens_per_day"]["reserved"] == 0
