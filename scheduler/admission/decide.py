@@ -42,11 +42,9 @@ class Admitted(msgspec.Struct, frozen=True):
     guaranteed: bool
     # None while no worker knows its costs.
     expected_ttft_ms: float | None
-    # Its demand, at the workers' present costs.
     load: LaneLoad | None = None
     # Time of all workers to book for its guarantee; 0.0: none.
     claim_ms: float = 0.0
-    # Expected time of all workers in total.
     work_ms: float = 0.0
     # Time per prompt token; 0.0 while no worker knows its costs.
     token_ms: float = 0.0

@@ -34,7 +34,6 @@ class FleetCapacity(msgspec.Struct, frozen=True, gc=False):
     """The workers of one queue, as the demand test sees them."""
 
     workers: int
-    # Fixed time of a step.
     base_ms: float
     # Longest step at which decodes of the first lane keep their pace.
     pace_ms: float
@@ -62,7 +61,6 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
     token_ms: float
     # Fraction of one worker that it takes at its longest.
     share: float
-    # Expected time between two of its tokens.
     pace_ms: float = 0.0
     # Due time of its next token on the gateway's clock; infinity: none.
     due_ms: float = math.inf
@@ -119,7 +117,6 @@ class DemandLedger:
         self.others: Mapping[ServiceClass, Sum] = {}
 
     def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
-        """Add a load, or replace it by what is left of it."""
         self.remove(job_id)
         if load.due_ms < math.inf:
             load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
@@ -129,7 +126,6 @@ class DemandLedger:
         self._sums[load.level].add(load)
 
     def remove(self, job_id: str) -> None:
-        """Remove a load; unknown ones are ignored."""
         load = self._loads.pop(job_id, None)
         if load is not None:
             self._sums[load.level].add(load, -1)
@@ -147,7 +143,6 @@ class DemandLedger:
         return total
 
     def promised(self, since: ServiceClass) -> Iterator[ServiceClass]:
-        """Return the classes from this one on that hold guaranteed work with deadlines, at any gateway."""
         return (
             level
             for level in self._sums.keys() | self.others.keys()
@@ -270,9 +265,7 @@ class RequestCosts:
     workers: int
     # Of one worker.
     kv_tokens: float
-    # Sequences in one step of one worker.
     slots: float
-    # KV tokens of one worker's host pool.
     host_tokens: float = 0.0
     # Fixed time of a step.
     base_ms: float
@@ -283,7 +276,6 @@ class RequestCosts:
     context_ms: float
     # Per pair of prompt tokens, one of which attends to the other.
     pair_ms: float
-    # Recent mean duration of a step.
     recent_step_ms: float
 
     def prefill_ms(self, prompt_tokens: int) -> float:

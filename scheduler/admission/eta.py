@@ -42,8 +42,6 @@ class Queued(NamedTuple):
 
 @dataclass(slots=True)
 class _Pace:
-    """Recent rate of one queue, exponentially decaying."""
-
     waiting: int = 0
     _moved: FadingSum = field(default_factory=partial(FadingSum, RECENT_MS))
     _over_ms: FadingSum = field(default_factory=partial(FadingSum, RECENT_MS))
@@ -77,7 +75,6 @@ class Waits:
     _paces: dict[TenantLane, _Pace] = field(default_factory=dict)
 
     def seen(self, job_id: str, rank: int, tenant: str, place: int, now_ms: float) -> None:
-        """Record that a job is the `place`-th of its tenant's in its lane."""
         job = self._waiting.get(job_id)
         if job is None:
             own = TenantLane(rank, tenant)
@@ -91,7 +88,6 @@ class Waits:
             job.place, job.seen_ms = place, now_ms
 
     def begun(self, job_id: str, now_ms: float) -> None:
-        """Record that a job's first token has come."""
         job = self._waiting.get(job_id)
         if job is not None:
             if now_ms - job.entered_ms > AT_ONCE_MS:
@@ -99,13 +95,11 @@ class Waits:
             self.left(job_id)
 
     def left(self, job_id: str) -> None:
-        """Drop a job; unknown ones are ignored."""
         job = self._waiting.pop(job_id, None)
         if job is not None:
             self._paces[job.own].waiting -= 1
 
     def eta_ms(self, rank: int, tenant: str, place: int) -> float | None:
-        """Return the expected wait of a tenant's `place`-th job, or None if its rate is not known."""
         own = TenantLane(rank, tenant)
         rate = self._rate(own)
         if rate is None:
@@ -122,7 +116,6 @@ class Waits:
             self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
 
     def _rate(self, own: TenantLane) -> float | None:
-        """Return the queue's own rate, or the mean of its lane's other tenants; None if neither is known."""
         pace = self._paces.get(own)
         if pace is not None and pace.rate is not None:
             return pace.rate

@@ -53,7 +53,6 @@ class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
     """One gateway's open requests, by service class, at the time of the report."""
 
     levels: tuple[ClassReport, ...]
-    # Fraction of the workers' time that it guaranteed recently, by lane rank.
     promised: Mapping[int, float]
 
 
@@ -97,11 +96,9 @@ def decode_reports(blobs: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayRepo
     return reports
 
 
-# Time constant of the rates of work.
 RATE_MS = 2_000.0
 
 
-# Rates below this fraction of the workers' time are not reported.
 FORGOTTEN_PART = 1e-3
 
 
@@ -142,14 +139,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens_stated: bool = True
     choices: int = 1
     deadline_ms: float | None = None
-    # Stated, hard deadline of the first token; not a lane's target.
     ttft_ms: float | None = None
     # Never recomputed, so it starts only if the host pool could take it at its longest.
     exact: bool = False
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens that a worker must be able to hold for it."""
         return self.prompt_tokens + (self.max_tokens if self.max_tokens_stated else 1)
 
     @property
@@ -165,7 +160,6 @@ class _Open(msgspec.Struct):
     produced: int = 0
     # Output tokens that its price and the length statistics include.
     counted: int = 0
-    # Its work on arrival, as counted by the rates.
     asked_ms: float = 0.0
 
 
@@ -173,7 +167,6 @@ class OpenRequests:
     """One gateway's open requests of one queue. Times are milliseconds of the gateway's own clock."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
-        # By the workers' last reports; None until one of them knows its costs.
         self.costs: RequestCosts | None = None
         self.ledger = DemandLedger()
         self._lanes = lanes
@@ -182,7 +175,6 @@ class OpenRequests:
         self._pace_ms = math.inf
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
-        # The costs that the open requests are priced with.
         self._priced_at: RequestCosts | None = None
         # Work that arrived, and work that was guaranteed; by lane rank.
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
@@ -191,9 +183,7 @@ class OpenRequests:
         self._asked_of_all: Mapping[LaneName, float] = {}
         # Guarantees of the other gateways at that time, by lane rank.
         self._promised_elsewhere: Mapping[int, float] = {}
-        # Refused work that has not been reported.
         self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
-        # Refused and admitted work, by lane rank and tenant.
         self._refused: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._admitted: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._seen: Sequence[WorkerStatus] | None = None
@@ -235,7 +225,6 @@ class OpenRequests:
         return GatewayReport(levels, promised)
 
     def refused_us(self) -> dict[LaneName, int]:
-        """Return refused work by lane since the last call, in microseconds of all workers, and reset it."""
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
@@ -268,7 +257,6 @@ class OpenRequests:
     def enter(
         self, job_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
     ) -> None:
-        """Add an admitted request, or replace the one with this id. `load` is its demand if it was just computed."""
         if job_id in self._open:
             self.withdraw(job_id, now_ms)
         found = self._open[job_id] = _Open(request, guaranteed, now_ms)
@@ -278,7 +266,6 @@ class OpenRequests:
             self._count_asked(found, load.work_ms / self.costs.workers, now_ms)
 
     def withdraw(self, job_id: str, now_ms: float) -> None:
-        """Remove a request that was not queued, as if it had never arrived."""
         found = self._open.get(job_id)
         if found is not None:
             for rate in self._rates(found):
@@ -286,7 +273,6 @@ class OpenRequests:
             self.leave(job_id, finished=False)
 
     def demote(self, job_id: str, now_ms: float) -> None:
-        """Change a guaranteed request to best effort, because other gateways had already promised the time."""
         found = self._open.get(job_id)
         if found is None or not found.guaranteed:
             return
@@ -323,7 +309,6 @@ class OpenRequests:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 
     def placed(self, job_id: str, place: int, now_ms: float) -> None:
-        """Record that it is the `place`-th waiting job of its tenant in its lane, as the queue reports."""
         found = self._open.get(job_id)
         if found is not None and not found.produced and place:
             self._waits.seen(job_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
@@ -332,8 +317,6 @@ class OpenRequests:
         return self._waits.eta_ms(self._lanes[lane].rank, tenant, place)
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
-        """Return the fraction of the workers' time requested recently by the lanes above, at most what they may
-        take."""
         return min(self._asked_above(lane, now_ms), self._most_above(lane))
 
     def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
@@ -375,7 +358,6 @@ class OpenRequests:
         return self._load(_Open(request, guaranteed, now_ms), costs)
 
     def output_tokens(self, request: Request, produced: int = 0) -> int:
-        """Return the expected remaining tokens of each choice: at least one, at most its limit."""
         left = max(1, request.max_tokens - produced)
         mean = self._lengths.mean(request.lane, request.tenant)
         if mean is None:
@@ -431,7 +413,6 @@ def _share(request: Request, output_tokens: int, costs: RequestCosts) -> float:
 
 
 def _pace_ms(found: _Open, costs: RequestCosts, kv_tokens: float) -> float:
-    """Return the expected time per token: of a full worker if guaranteed, the recent mean for best effort."""
     if not found.guaranteed:
         return costs.recent_step_ms
     return MARGIN * max(costs.recent_step_ms, costs.full_step_ms(kv_tokens))

@@ -26,7 +26,6 @@ class Counts:
     """Sequences by lane, as `WorkerStatus` reports them."""
 
     running: dict[str, int] = field(default_factory=dict)
-    # Taken but not running: waiting, preempted or paused.
     waiting: dict[str, int] = field(default_factory=dict)
     preempted: dict[str, int] = field(default_factory=dict)
 

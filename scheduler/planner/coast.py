@@ -23,7 +23,6 @@ from fairlane.scheduler.planner.step_budget import Price, pace_time_ms, pressure
 from fairlane.scheduler.planner.step_builder import decode_rows
 from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
 
-# Tolerance when comparing sums made in a different order.
 ROUNDING = 1.0 - 1e-9
 
 
@@ -40,18 +39,13 @@ class Coast:
         expiries: Expiries,
         pauses: Pauses,
     ) -> None:
-        # In row order.
         self.sequences = sequences
-        # Completed steps.
         self.steps = 0
-        # A step has begun and not ended.
         self.under_way = False
         self._index, self._pool, self._prefixes = index, pool, prefixes
         self._costs, self._expiries, self._pauses = costs, expiries, pauses
-        # Steps until a sequence may end.
         self._most = min([seq.granted_until - len(seq.output) for seq in sequences]) - 1
         self._context = sum([seq.num_computed + 1 for seq in sequences])
-        # Steps already applied to each sequence.
         self._synced = dict.fromkeys(sequences, 0)
         ranks = {name: one.lane.rank for name, one in index.lanes.items()}
         # Decodes of the first lane, if lower lanes may have to wait for them.
@@ -99,13 +93,11 @@ class Coast:
             self._sync(seq)
 
     def land(self) -> None:
-        """Apply the completed steps and charge their tenants. Must be called once."""
         self.sync()
         for seq in self.sequences if self.steps else ():
             self._index.charge(seq.job, self.steps * DECODE_WEIGHT)
 
     def as_plan(self, number: int) -> StepPlan:
-        """Return the running step as the plan with this number, after landing; an empty plan if none is running."""
         if not self.under_way:
             return StepPlan(number=number)
         rows = tuple(decode_rows(self.sequences))
@@ -118,7 +110,6 @@ class Coast:
         return StepFeatures(len(self.sequences), 0, self._context, 0)
 
     def _in_time(self, now_ms: float) -> bool:
-        """Return whether decodes of lower lanes delay none of the first lane."""
         if not self._pressing or not self._costs.knows_steps:
             return True
         base_ms, *each = self._costs.step_weights()

@@ -19,7 +19,6 @@ from fairlane.scheduler.planner.fading import faded
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
-# Assumed KV tokens of the single stream.
 TYPICAL_CONTEXT = 512
 # A step counts for at most this multiple of the known value.
 SINGLE_STREAM_OUTLIER = 2.0
@@ -43,7 +42,6 @@ class SingleStream:
             self.step_ms = median(found)
 
     def observe(self, plan: StepFeatures, run_ms: float, context_ms: float) -> None:
-        """Learn from a step; only single-decode steps count."""
         if is_single_decode(plan):
             typical_ms = _typical(plan, run_ms, context_ms)
             known_ms = self.step_ms or typical_ms
@@ -114,7 +112,6 @@ class NonNegativeFit:
         self._products = [[0.0] * size for _ in range(size)]
         self._targets = [0.0] * size
         self.observations = 0
-        # The prior was measured, not assumed.
         self.was_measured = False
 
     @property
@@ -129,7 +126,6 @@ class NonNegativeFit:
         return float(sum(map(mul, map(mul, self._weights, self._scale), x)))
 
     def observe(self, x: Sequence[float], y: float) -> None:
-        """Learn from one observation. Values that are not finite and non-negative are ignored."""
         if not (math.isfinite(y) and y >= 0.0):
             return
         if self.has_learnt or self.was_measured:
@@ -185,7 +181,6 @@ class Pauses:
     def __init__(self, costs: "CostModel") -> None:
         self._costs = costs
         self._began_ms = 0.0
-        # Duration of the last step; None if no work was left after it.
         self._took_ms: float | None = None
 
     def begin(self, now_ms: float) -> None:
@@ -223,7 +218,6 @@ class CostModel:
             self._copy = _copy_fit(size_bytes / COPY_BYTES_PER_MS)
 
     def start_from(self, measurements: Iterable[Measurement]) -> None:
-        """Fit the priors to measurements at startup."""
         seen = [*measurements]
         steps = [((1.0, *one.plan), one.run_ms) for one in seen if one.plan.rows and one.run_ms > 0.0]
         copies = [((1.0, one.copied_blocks), one.copy_ms) for one in seen if one.copied_blocks and one.copy_ms > 0.0]
@@ -250,7 +244,6 @@ class CostModel:
         return self._copy.was_measured or self._copy.has_learnt
 
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
-        """Learn from a step: the wall time of its rows and, separately, of its copies."""
         if plan.rows and run_ms > 0.0:
             missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
             self._error = faded(self._error, missed)

@@ -41,7 +41,6 @@ class History:
         insort(self._sorted, length)
 
     def remaining(self, produced: int) -> int | None:
-        """Return the tokens that an output of this length is expected to gain, or None if too few were longer."""
         first = bisect_right(self._sorted, produced)
         longer = len(self._sorted) - first
         if longer < ENOUGH:
@@ -66,7 +65,6 @@ class Lengths:
                 self._histories.setdefault(key, History()).add(length)
 
     def remaining(self, seq: Sequence) -> int:
-        """Return the expected remaining output tokens: at least one, at most its maximum."""
         for key in _keys(seq.job):
             history = self._histories.get(key)
             expected = history.remaining(len(seq.output)) if history else None
@@ -86,7 +84,6 @@ class MeanLengths:
     lane's mean."""
 
     def __init__(self) -> None:
-        # Decayed tokens and ended outputs.
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
 
     def produced(self, lane: LaneName, tenant: str, tokens: int) -> None:
@@ -96,7 +93,6 @@ class MeanLengths:
         self._add(lane, tenant, 0, outputs)
 
     def mean(self, lane: LaneName, tenant: str) -> float | None:
-        """Return the mean output length, or None if too few outputs have ended."""
         for key in ((lane, tenant), (lane, None)):
             tokens, ends = self._known.get(key, (0.0, 0.0))
             if ends >= ENOUGH:
@@ -140,16 +136,13 @@ class Forecast:
         self._builder, self._pool, self._lengths = builder, pool, lengths
         # Started work of a level or above, the longest remaining first.
         self._known: dict[Group, list[Outlook]] = {}
-        # Number of those that will need another block.
         self._growing: dict[Group, int] = {}
         # Remaining and held tokens refused at a level; work with at least as much of both is refused too.
         self._refused: dict[Group, tuple[int, int]] = {}
-        # Work that started in this step.
         self._started: list[tuple[Group, Outlook]] = []
         self._as_of = -1
 
     def admits(self, ranked: Ranked) -> bool:
-        """Return whether no work of this level or above would have to yield later."""
         most, size = ranked.seq.job.max_total_tokens + self._index.most_tokens, self._pool.block_size
         room = (self._pool.blocks + self._pool.host_slots) * size
         if most + size * (1 + len(self._index.begun)) <= room:

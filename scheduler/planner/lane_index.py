@@ -16,7 +16,6 @@ from fairlane.scheduler.planner.ordering import Counters
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.protocol.lanes import Lane
 
-# Waiting sequences of a tenant that a step can look at.
 WAITING_PER_TENANT = 32
 # Tenants of one lane whose waiting work a step looks at; also the number of guaranteed and of promoted sequences.
 TENANTS_PER_STEP = 32
@@ -48,11 +47,9 @@ class LeastServed:
             heapq.heappush(self._heap, (self._counters.value(tenant), tenant))
 
     def least(self) -> float:
-        """Return the counter of the least served member, or infinity."""
         return self._heap[0][0] if self._refresh() else math.inf
 
     def first(self, count: int) -> list[str]:
-        """Return at most `count` members, least served first."""
         found: list[tuple[float, str]] = []
         while len(found) < count and self._refresh():
             found.append(heapq.heappop(self._heap))
@@ -61,7 +58,6 @@ class LeastServed:
         return [tenant for _, tenant in found]
 
     def _refresh(self) -> bool:
-        """Update the first entry. Return False if there is no member."""
         while self._heap:
             counter, tenant = self._heap[0]
             if tenant not in self._members:
@@ -102,15 +98,12 @@ class LaneIndex:
         self._waiting_tenants = LeastServed(counters, self._waiting)
         self._away_tenants = LeastServed(counters, self.away)
         self._opening_tenants = LeastServed(counters, self._opening)
-        # Prompt tokens of each tenant's first waiting request.
         self._first_tokens: dict[str, int] = {}
-        # Cached result of `least_served`.
         self._least_served: dict[str, None] | None = None
 
     # Service and started work of tenants.
 
     def least_counter(self) -> float:
-        """Return the counter of the least served tenant with waiting or stopped work, or infinity."""
         return min(self._waiting_tenants.least(), self._away_tenants.least())
 
     def begin(self, tenant: str, *, answered: bool, away: bool, count: int = 1) -> None:
@@ -124,7 +117,6 @@ class LaneIndex:
         self._tally(tenant, 1)
 
     def stop(self, tenant: str, count: int) -> None:
-        """Count a stopped sequence; `count` -1 counts a resumed one."""
         adjust(self.away, tenant, count)
         if count > 0:
             self._away_tenants.add(tenant)
@@ -182,7 +174,6 @@ class LaneIndex:
         return self.begun.get(tenant, 0) + LITTLE * self.unanswered.get(tenant, 0)
 
     def least_unanswered(self) -> float:
-        """Return the least counter of a tenant with started work but no token, or infinity."""
         return self._opening_tenants.least()
 
     def has_token(self, tenant: str) -> bool:
@@ -252,7 +243,6 @@ class LaneIndex:
             self._least_served = None
 
     def next_of(self, tenant: str, now_ms: float) -> Sequence:
-        """Return the first of a tenant's waiting work."""
         filed = self._waiting[tenant]
         first = filed[0]
         if first[0] and first < (True, now_ms):  # overdue work comes last
@@ -261,7 +251,6 @@ class LaneIndex:
         return first[-1]
 
     def next_up(self, tenant: str, now_ms: float) -> Iterator[Sequence]:
-        """Yield a tenant's first waiting work by class and due time; overdue work comes last."""
         filed = self._waiting.get(tenant)
         if not filed:
             return iter(())
@@ -273,7 +262,6 @@ class LaneIndex:
         return map(itemgetter(-1), islice(chain.from_iterable(found), WAITING_PER_TENANT))
 
     def least_served(self) -> Collection[str]:
-        """Return the tenants with waiting work, least served first."""
         if self._least_served is None:
             self._least_served = dict.fromkeys(self._waiting_tenants.first(TENANTS_PER_STEP))
         return self._least_served.keys()
@@ -298,7 +286,6 @@ class LaneIndex:
             self._newcomer_debt += tokens
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
-        """Yield waiting work that counts for the lane above, the earliest promoted first."""
         for _, promoted_ms, _, _, seq in self._by_age[:TENANTS_PER_STEP]:
             if now_ms < promoted_ms:
                 return

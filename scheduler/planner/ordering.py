@@ -89,7 +89,6 @@ class Counters:
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Weighted tokens of each known tenant: a live view."""
         return self._values
 
     def floor(self, backlogged: Iterable[str]) -> float:

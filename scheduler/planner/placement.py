@@ -54,7 +54,6 @@ class WaitingWork:
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
         self._shown: set[LaneName] = set()
-        # Tenants whose first requests were returned.
         self._viewed: set[tuple[LaneName, str]] = set()
         self._seen: set[SeqId] = set()
         # Weighted tokens of a tenant's sequences that were returned. Later ones are ranked as if these were charged,
@@ -63,7 +62,6 @@ class WaitingWork:
         self._ahead: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
 
     def heads(self, name: LaneName) -> list[Ranked]:
-        """Return a lane's first waiting work, once."""
         lane, now_ms = self._index.lanes[name], self._ranking.now_ms
         tenants = lane.least_served()
         first = [*lane.promoted(now_ms), *lane.guaranteed()]
@@ -75,7 +73,6 @@ class WaitingWork:
         return self._unseen(first)
 
     def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Ranked]:
-        """Return the next work of a tenant after this sequence was placed, or refused for this reason."""
         place = seq.job.lane, seq.job.tenant
         if reason is not None:
             self._refused[place] += 1
@@ -119,13 +116,11 @@ class Placement:
         # Steps after which running work has made room for the head; None without a head.
         self._head_starts: float | None = None
         self._reasons: dict[SeqId, WaitReason] = {}
-        # Decodes that did not get their rows as a group; most of them get none.
         self._passed_over: list[Sequence] = []
         self._forecast = Forecast(ranking, builder, pool, lengths)
         self._floors = BlockFloors(ranking, pool)
         # Decodes of tenants that yield to one request per step, by lane rank.
         self._yielding: Counter[int] = Counter()
-        # The last sequence placed individually.
         self._placed: Sequence | None = None
         # A sequence has taken rows or blocks from others of its lane in this step.
         self._has_yielded = False
@@ -295,7 +290,6 @@ class Placement:
         return sorted([self._ranking.stand(seq) for seq in begun if seq.slots], reverse=True)
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
-        """Return why it cannot run even with free blocks, or None."""
         if seq.id in self._builder.yielded:
             return WaitReason.PREEMPTED
         if self._builder.rows_left(seq.job.lane) <= 0:
@@ -323,7 +317,6 @@ class Placement:
         return self._choose(self._short(ranked.seq) - shared, ranked) is None
 
     def _make_room(self, ranked: Ranked) -> list[Victim] | None:
-        """Return the victims whose blocks it takes, perhaps none, or None if it has to wait."""
         seq, short = ranked.seq, self._short(ranked.seq)
         crowds = not (seq.is_resident or self._last_resort) and short > -len(self._index.begun)
         if crowds and self._choose(short + self._forecast.growing(ranked), ranked) is None:
@@ -376,7 +369,6 @@ class Placement:
         return holder.rank.outside_window and not self._ranking.is_far_ahead(job.lane, job.tenant)
 
     def _short(self, seq: Sequence) -> int:
-        """Return the device blocks that others have to give for it; a negative number of blocks would be left."""
         needed = needed_blocks(seq, self._pool)
         kept = 0 if self._last_resort else self._floors.kept_from(seq, needed)
         return needed + kept - self._pool.free_blocks

@@ -43,7 +43,6 @@ from fairlane.scheduler.protocol.block_map import BlockMap
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMode
 
-# Placeholder for the token that the running step will produce.
 NOT_YET_KNOWN = 0
 
 
@@ -122,9 +121,7 @@ class Planner:
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
         self._plan = StepPlan(number=0)
         self._pauses = Pauses(costs)
-        # The batch that goes on without plans.
         self._coast: Coast | None = None
-        # Sequences with a row in the last plan.
         self._in_flight: dict[SeqId, Sequence] = {}
 
     # Calls between two steps.
@@ -151,7 +148,6 @@ class Planner:
             self._expiries.watch(group)
 
     def cancel(self, job_id: str) -> Ended | None:
-        """End a job and free its blocks at once. Return None if it is not here."""
         self.land()
         group = self._groups.get(job_id)
         return None if group is None else self._close(group, Outcome.CANCELLED)
@@ -210,7 +206,6 @@ class Planner:
         return self._plan
 
     def _weigh_up(self, now_ms: float) -> tuple[StepBuilder, dict[SeqId, WaitReason]]:
-        """Plan by lanes, tenants, deadlines and blocks. Return the step, and why each other sequence is not in it."""
         begun = survey(self._index, now_ms)
         budget = step_budget(
             begun,
@@ -306,7 +301,6 @@ class Planner:
 
     @property
     def blocks_cached(self) -> int:
-        """Device blocks that hold only a cached prefix."""
         return self._pool.cache.idle
 
     @property
@@ -355,7 +349,6 @@ class Planner:
         return group.ended(outcome, error, self._release(group))
 
     def _release(self, group: SequenceGroup) -> dict[str, float]:
-        """Remove a job. Return its waits in ms, by reason."""
         for seq in group.live:
             self._free(seq)
             seq.move(State.FINISHED)
@@ -378,7 +371,6 @@ class Planner:
                 self._ended.append(self._close(self._groups[row.seq.job_id], Outcome.FAILED, reason))
 
     def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
-        """Process one computed row and return its charge."""
         before, charge, cached = seq.state, DECODE_WEIGHT, 0
         seq.num_computed += len(row.token_ids)
         if row.seq in result.cached_tokens:
@@ -401,7 +393,6 @@ class Planner:
         return charge
 
     def _moved(self, seq: Sequence, group: SequenceGroup) -> None:
-        """Handle a state change after a token: the sequence ended, reached its grant or got its first token."""
         if seq.state is FINISHED:
             self._index.remove(seq)
             self._free(seq)

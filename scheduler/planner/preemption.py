@@ -104,8 +104,6 @@ def _yields_to_equal(holder: Ranked, beneficiary: Ranked, guard: Guard) -> bool:
 
 
 class _Offers:
-    """The blocks that sequences can give, and the cost."""
-
     def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims) -> None:
         self._pool = pool
         self._costs = costs
@@ -123,7 +121,6 @@ class _Offers:
         return victims
 
     def cost_per_block(self, seq: Sequence, short: int) -> float:
-        """Return the resume time per freed block, for at most `short` blocks."""
         blocks = min(short, self._pool.freed_by([seq.table]))
         victims = self._gather(blocks, [seq]) if blocks else None
         return victims[0].resume_ms / blocks if victims else float("inf")
@@ -141,7 +138,6 @@ class _Offers:
         return self._take(short, candidates, shared=True)
 
     def _take(self, short: int, candidates: list[Sequence], *, shared: bool) -> list[Victim] | None:
-        """Take block after block, the last of each table first, until enough are free."""
         given: list[tuple[Sequence, int]] = []
         held: Counter[int] = Counter()
         room, freed = self._claims.room(), 0
@@ -188,11 +184,9 @@ class _Offers:
         return seq.id == self._guard.leader or seq.job.exact
 
     def _needs_room(self, seq: Sequence) -> bool:
-        """Return whether it must be kept without reserved slots, so that others must not take its room."""
         return self._must_keep(seq) and not self._claims.may_leave(seq)
 
     def _offer(self, seq: Sequence, blocks: int, room: int) -> Victim:
-        """Return the victim for its last `blocks` blocks, with the cheaper possible mode."""
         lost = seq.num_computed - (len(seq.table) - blocks) * self._pool.block_size
         if lost <= 0:
             return Victim(seq, "recompute", blocks, 0.0)

@@ -31,7 +31,6 @@ MIN_TURN, MAX_TURN = 8.0, 0.5
 # Base urgency of a newcomer's request with a distant deadline. The request's length, in powers of LITTLE, is added, so
 # that shorter ones come first.
 FAR = 1e15
-# Service class of a newcomer ahead of guaranteed work.
 AHEAD = -1
 
 
@@ -109,9 +108,7 @@ class LaneOrder:
         self.turn = min(turn, MAX_TURN * window)
         self.served = lane.counters.values
         self.least = lane.least_counter()
-        # Largest counter inside the window.
         self.ends = self.least + window
-        # Largest counter inside twice the window.
         self.far = self.ends + window
         self.little = lane.little()
         self.admits_newcomers = lane.admits_newcomers
@@ -155,7 +152,6 @@ class LaneOrder:
         return (has_token and held > self.little and counter >= self._opens) or self._exceeds(counter, held)
 
     def progress(self, tenant: str) -> tuple[int, bool]:
-        """Return what a tenant holds, and whether any of it has a token."""
         known = self._known.get(tenant)
         if known is None:
             index = self._index
@@ -310,7 +306,6 @@ class Ranking:
         return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())
 
     def is_far_ahead(self, name: LaneName, tenant: str) -> bool:
-        """Return whether a tenant is more than 2 Θ above the least served waiting one."""
         lane = self._lanes[name]
         return lane.served.get(tenant, 0.0) > lane.far
 

@@ -68,7 +68,6 @@ class Sequence:
     promoted_ms: float
     granted_until: int
     output: list[int] = field(default_factory=list)
-    # Expected total output tokens; 0 before the first forecast.
     expected_output: int = 0
     num_computed: int = 0
     # Device blocks; possibly more than `num_computed` tokens need, never fewer.
@@ -89,7 +88,6 @@ class Sequence:
     # A sibling is computing the prompt blocks that this choice will share.
     awaits_prefix: bool = False
     first_token_ms: float | None = None
-    # Start of the current pause or preemption, if any.
     stalled_since_ms: float | None = None
     preemptions: int = 0
     # Preemptions since it last ran; at most its number of blocks plus one.
@@ -124,7 +122,6 @@ class Sequence:
 
     @property
     def may_hold_blocks(self) -> bool:
-        """Return whether it has started here and not ended, so that some of its KV may be on the device."""
         return self.state not in (State.WAITING, State.FINISHED)
 
     @property
@@ -147,7 +144,6 @@ class Sequence:
         return (*prompt[first : first + count], *self.output[beyond[0] : beyond[1]])
 
     def move(self, to: State) -> None:
-        """Change state. Raises IllegalTransition."""
         if to not in MOVES[self.state]:
             raise IllegalTransition(f"{self.id}: {self.state} to {to}")
         self.state = to
@@ -169,13 +165,11 @@ class Sequence:
         self._stall(now_ms)
 
     def grant(self, granted_until: int) -> None:
-        """Allow output up to `granted_until` tokens; a grant never shrinks."""
         self.granted_until = max(self.granted_until, min(granted_until, self.job.max_tokens))
         if self.state is State.PAUSED and self.is_runnable:
             self.move(State.DECODE)
 
     def append(self, token_id: int, now_ms: float) -> FinishReason | None:
-        """Append a sampled token and change to the resulting state: finished, paused or decode."""
         state, job, output = self.state, self.job, self.output
         if not (state is DECODE or state is PREFILL) or self.num_computed != len(job.prompt) + len(output):
             raise IllegalTransition(f"{self.id}: a token while {self.state} with {self.pending} tokens pending")

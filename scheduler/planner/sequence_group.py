@@ -26,10 +26,8 @@ class SequenceGroup:
     shared_blocks: int
     # Prompt tokens that were computed or cached before; recomputing them is not charged.
     prompt_charged: int
-    # An earlier holder has published tokens of it.
     resumed: bool
     choices: tuple[Sequence, ...]
-    # Prompt tokens found in the prefix cache.
     cached_tokens: int = 0
     prefill_steps: int = 0
     prefill_tokens: int = 0
@@ -45,7 +43,6 @@ class SequenceGroup:
         return self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
 
     def expired(self, now_ms: float) -> str:
-        """Return a description of the deadline that has passed, or an empty string."""
         job, age_ms = self.job, now_ms - self.arrived_ms
         if job.deadline_ms is not None and age_ms > job.deadline_ms:
             return f"the deadline of {job.deadline_ms:.0f} ms has passed"
@@ -57,7 +54,6 @@ class SequenceGroup:
         return ""
 
     def expiries(self) -> list[float]:
-        """Return the times at which a deadline passes, on the clock of `arrived_ms`."""
         limits = (self.job.deadline_ms, self.job.hard_ttft_ms, None if self.job.states_wait else self.lane.max_wait_ms)
         return [self.arrived_ms + limit for limit in limits if limit is not None]
 
@@ -93,7 +89,6 @@ class SequenceGroup:
         return new * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
 
     def check_integrity(self, pool: BlockPool) -> None:
-        """Check that KV is where the states say, and that no shared block will be written. Raises IntegrityError."""
         for seq in self.choices:
             held, needed = len(seq.table) + len(seq.slots), pool.blocks_for(seq.num_computed)
             if seq.state is State.SWAPPED:
@@ -181,7 +176,6 @@ class Expiries:
     """Times at which a deadline of some job passes, so that a step does not have to check every job."""
 
     def __init__(self, job_ids: Mapping[str, SequenceGroup]) -> None:
-        """`job_ids` is a live view of the jobs that have not ended."""
         self._groups = job_ids
         self._times: list[tuple[float, str]] = []
 
@@ -199,7 +193,6 @@ class Expiries:
         return bool(self._times) and self._times[0][0] < now_ms
 
     def passed(self, now_ms: float) -> Iterator[tuple[SequenceGroup, str]]:
-        """Yield expired jobs with the reason as text; the caller ends them."""
         while self._times and self._times[0][0] < now_ms:
             group = self._groups.get(heapq.heappop(self._times)[1])
             reason = group.expired(now_ms) if group else ""

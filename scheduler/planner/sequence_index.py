@@ -35,7 +35,6 @@ class Decodes:
         self._put(seq, seq.kind)
 
     def remove(self, seq: Sequence) -> None:
-        """Remove a sequence; one that does not decode is ignored."""
         kind = self._kinds.pop(seq.id, None)
         if kind is not None:
             self.counts[kind[0]] -= 1
@@ -48,7 +47,6 @@ class Decodes:
         return self._by_kind.copy()
 
     def promotes(self, now_ms: float) -> bool:
-        """Return whether a promotion is due since the last call of `by_kind`."""
         return any(next_ms <= now_ms for next_ms in self._next_ms.values())
 
     def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
@@ -127,7 +125,6 @@ class SequenceIndex:
             lane.begin(seq.job.tenant, answered=counted[0], away=counted[1])
 
     def note_stop(self, seq: Sequence) -> None:
-        """Record that a sequence was stopped or resumed on the device."""
         self.changes += 1
         answered, away = self._counted[seq.id]
         if away == seq.runs:
@@ -139,7 +136,6 @@ class SequenceIndex:
         return not (self.others or self.idle or self._waiting)
 
     def only_decodes(self) -> LaneName | None:
-        """Return the lane of all sequences if they all decode in one lane, else None."""
         if not self.only_decode:
             return None
         lanes = [name for name, count in self.decodes.counts.items() if count]
@@ -153,7 +149,6 @@ class SequenceIndex:
         self.lanes[job.lane].charge(job.tenant, tokens, job.weight)
 
     def remove(self, seq: Sequence) -> None:
-        """Remove a sequence; an unknown one is ignored."""
         self.changes += 1
         lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
         if self.begun.pop(seq.id, None) is not None:

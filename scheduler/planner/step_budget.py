@@ -103,7 +103,6 @@ class Price(NamedTuple):
     pair: float
 
     def of(self, tokens: int, context: int) -> float:
-        """Return the time of a row with `tokens` tokens that ends at this context length."""
         if tokens == 1:
             return self.row + self.context * context
         return self.row + tokens * (self.token + self.pair * context)

@@ -34,12 +34,10 @@ class StepBuilder:
         self, budget: StepBudget, pool: BlockPool, prefixes: Prefixes, index: SequenceIndex, now_ms: float
     ) -> None:
         self.prefixes = prefixes
-        # Sequences with a row, in row order.
         self.running: dict[SeqId, Sequence] = {}
         # Sequences preempted in this step, which must not resume in it.
         self.yielded: set[SeqId] = set()
         self._rows: list[Row] = []
-        # Features of the rows so far.
         self._work = NO_WORK
         self._budget = budget
         self._floors = dict(budget.floors)
@@ -47,13 +45,11 @@ class StepBuilder:
         self._index = index
         self._now_ms = now_ms
         self._tokens = budget.tokens
-        # Decodes that have a row.
         self._decoded: Counter[LaneName] = Counter()
         self._prefilled = self._trickled = 0
         self._left_ms = budget.time_ms
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
-        # Copies to the host of blocks that are not preempted yet.
         self._ahead = 0
         self._events: list[Preempted | Resumed] = []
         self._yields: list[Yield] = []
@@ -66,7 +62,6 @@ class StepBuilder:
         return self._budget.rows - len(self.running) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
-        """Return the tokens that this sequence may compute in the step, within the token and time budgets."""
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
         if pending == 1:
             return min(pending, left)
@@ -142,8 +137,6 @@ class StepBuilder:
             self._events.append(taken)
 
     def force(self, seq: Sequence, mode: YieldMode, most: int | None, room: int) -> None:
-        """Take at most `most` of a sequence's last blocks (None: all), if it holds any and `room` host slots
-        suffice."""
         held = len(seq.table)
         blocks = held if most is None else min(most, held)
         copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)
@@ -288,7 +281,6 @@ def decode_rows(decodes: Iterable[Sequence]) -> list[Row]:
 
 
 def _resumed(seq: Sequence, stalled_ms: float) -> Resumed:
-    """Return the event of a resumed sequence, with the sum of all that it lost."""
     job_id, choice = seq.id
     if not seq.given_up:
         return Resumed(job_id=job_id, choice=choice, stalled_ms=stalled_ms)

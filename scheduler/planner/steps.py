@@ -92,7 +92,6 @@ class Yield(NamedTuple):
     mode: YieldMode
     first: int
     end: int
-    # Expected cost of resuming; 0.0 for a forced preemption.
     predicted_ms: float
     # Blocks copied to the host in this step; in a swap, the others are already there.
     copied: int = 0
@@ -101,9 +100,7 @@ class Yield(NamedTuple):
 class WaitReason(StrEnum):
     """Reasons why a sequence has no row in a step."""
 
-    # The batch is full of more urgent work.
     SLOTS = "slots"
-    # More urgent work uses the step's tokens.
     TOKENS = "tokens"
     # The step would take too long for the pace of the first lane's decodes.
     PACE = "pace"
@@ -113,11 +110,8 @@ class WaitReason(StrEnum):
     HOST = "host"
     # It would fit, but would delay a more urgent request that lacks blocks.
     HEAD = "head"
-    # It has used up its grant.
     GRANT = "grant"
-    # A sibling choice is computing the shared prompt.
     PREFIX = "prefix"
-    # It was preempted in this step.
     PREEMPTED = "preempted"
 
 
@@ -134,9 +128,7 @@ class StepPlan:
     events: tuple[Preempted | Resumed | Paused, ...] = ()
     # All preemptions; `events` reports only those of sequences that were running.
     yields: tuple[Yield, ...] = ()
-    # Features of the rows.
     features: StepFeatures = NO_WORK
-    # Sequences considered without getting a row, by `WaitReason`.
     waits: Mapping[str, int] = field(default_factory=dict)
     # Copies to the host of blocks that are not preempted yet. They take almost no time of the step.
     ahead: int = 0
@@ -156,7 +148,6 @@ class StepResult:
     """The runner's result of a plan."""
 
     number: int
-    # The sampled token of each row that samples.
     tokens: Mapping[SeqId, int] = field(default_factory=dict)
     # Rows that could not be computed (for example because of a NaN), with a reason that holds no content.
     failed: Mapping[SeqId, str] = field(default_factory=dict)
@@ -170,9 +161,7 @@ class StepResult:
     embeddings: Mapping[SeqId, bytes] = field(default_factory=dict)
     # Whether `run_ms` is representative of steps like this one.
     is_typical: bool = True
-    # Wall time of the rows.
     run_ms: float = 0.0
-    # Wall time of the swaps.
     copy_ms: float = 0.0
 
 

@@ -29,7 +29,6 @@ class WaitLog:
         return not self._waits
 
     def note(self, reasons: Mapping[SeqId, WaitReason], running: Collection[SeqId], now_ms: float) -> None:
-        """Record one step: which sequences wait and why, and which run."""
         waits, self._now_ms = self._waits, now_ms
         for seq in [seq for seq in running if seq in waits] if waits else ():
             self._end(seq, waits.pop(seq))

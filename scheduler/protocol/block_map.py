@@ -11,7 +11,6 @@ import msgspec
 BlockState = Literal["free", "running", "waiting", "clean", "cached", "swapped", "copy"]
 STATES: tuple[BlockState, ...] = get_args(BlockState)
 NOBODY = -1
-# Stands for the tenants that are not named.
 OTHERS = ""
 # One map names the tenants with the most blocks.
 MAX_TENANTS = 64
@@ -29,7 +28,6 @@ class BlockMap(msgspec.Struct, frozen=True, kw_only=True):
     # Unix time.
     at_ms: int = 0
     blocks: int
-    # Tokens per block.
     block_size: int
     host_blocks: int
     tenants: tuple[str, ...]

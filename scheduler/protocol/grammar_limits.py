@@ -35,7 +35,6 @@ class MaskBudget:
     tokens: int = 0
 
     def charge(self, took_s: float) -> bool:
-        """Charge the cost of a mask if it was slow, and return whether it was."""
         is_slow = took_s > SLOW_MASK_S
         if is_slow:
             self.spent_s += took_s

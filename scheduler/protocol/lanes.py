@@ -5,7 +5,6 @@ from enum import StrEnum
 
 # An automatic TPOT target is this multiple of a single stream's time per token: room for batching, still fast to read.
 AUTO_STREAMS = 3.0
-# Lower bound of targets and limits.
 MIN_MS = 1.0
 # Fraction of the lane's maximum wait after which work is promoted one lane.
 PROMOTION_AGE = 0.5
@@ -32,7 +31,6 @@ class Lane:
     max_wait_ms: float
     # Least share of the tokens that this lane gets while it is backlogged, 0 to 1.
     share_floor: float
-    # Waiting jobs per model at which `put` rejects further ones as overloaded.
     max_queued: int
     # Prefill time by which a tenant may run ahead of the least served one: short bursts meet their deadlines first.
     burst_ms: float = 0.0

@@ -69,12 +69,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt for a worker. It is leased and returned as a whole, and prefilled once for `n` choices."""
 
     job_id: str
-    # The gateway whose delta stream receives the output.
     gateway_id: str
     tenant: str
     # Creation time of the tenant, epoch seconds: a tenant created later with the same id is a different one.
     tenant_since: float = 0.0
-    # The tenant's share relative to other tenants of the lane.
     weight: float = 1.0
     # Tenants of one group may reuse each other's cached prompts; empty: only the tenant's own.
     share_group: str = ""
@@ -117,7 +115,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     # Fingerprint of the prompt: a later run of the request may continue from this job's tokens only if it matches.
     prompt_print: str = ""
     traceparent: str = ""
-    # The answer's `x-request-id`, for the log.
     request_id: str = ""
 
     @property
@@ -202,7 +199,6 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     choice: int
     mode: PreemptionMode
     blocks: int
-    # Expected cost of resuming, by the cost model.
     predicted_ms: float
     # Size of the KV; 0: held by an external engine, which does not report it.
     bytes: int = 0
@@ -217,12 +213,10 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     job_id: str
     choice: int
     stalled_ms: float
-    # The mode of the last preemption.
     mode: PreemptionMode = "keep"
     blocks: int = 0
     bytes: int = 0
     predicted_ms: float = 0.0
-    # The cause of the last preemption.
     cause: Cause | None = None
 
 
@@ -241,7 +235,6 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # From arrival to the step that started its prompt; None: already sent with a token, or never started.
     queued_ms: float | None = None
     prefill_steps: int = 0
-    # Tokens computed in these steps, including recomputed ones.
     prefill_tokens: int = 0
     decode_steps: int = 0
     # Time without a part in a step, by the planner's reason; the longest of several choices.
@@ -313,7 +306,6 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str
     model: str
-    # Name of the (model, card) queue that it serves.
     queue: str
     card_sha256: str
     started_at_ms: float
@@ -330,7 +322,6 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     waiting: dict[str, int] = {}
     preempted: dict[str, int] = {}
     tokens_per_s: dict[str, float] = {}
-    # Recent duration of one step.
     step_ms: float = 0.0
     # Time per token of a stream that runs alone: one step and the gap between two. 0.0: not measured.
     single_stream_ms: float = 0.0
@@ -356,7 +347,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     Optional fields are unset by default and then not encoded, so that a new field does not change the names of old
     cards."""
 
-    # The name that clients use.
     model: str
     # The fast tokenizer, as `tokenizers.Tokenizer.from_str` reads it.
     tokenizer_json: str
@@ -376,7 +366,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     response_template: str | msgspec.UnsetType = msgspec.UNSET
     # False: the engine reports only text, and the tokens are the tokenizer's encoding of it.
     exact: bool | msgspec.UnsetType = msgspec.UNSET
-    # Request fields that the workers' engine does not support.
     lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     # Vector size of an embedding model; unset for a generating model.
     embedding_size: int | msgspec.UnsetType = msgspec.UNSET

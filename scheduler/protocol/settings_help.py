@@ -32,7 +32,6 @@ class SettingHelp:
     name: str
     # The command-line option, named after the last part: `--engine-url`.
     flag: str
-    # Accepted values: choices, bounds or a unit.
     value: str
     # None: no default value; the description says what happens then.
     default: str | None

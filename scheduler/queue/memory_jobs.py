@@ -52,7 +52,6 @@ class JobBook:
         return len(self._held.get(worker_id, ()))
 
     def late(self, now_ms: int) -> list[QueuedJob]:
-        """Return waiting jobs that have expired, at most PER_CALL."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
 
@@ -84,7 +83,6 @@ class JobBook:
         return entry
 
     def lease(self, entry: QueuedJob, worker_id: str, now_ms: int) -> Lease:
-        """Lease a waiting job to a worker, and charge its tenant provisionally."""
         self._unseat(entry)
         entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
         entry.epoch += 1
@@ -130,13 +128,11 @@ class JobBook:
         return True
 
     def settle(self) -> None:
-        """Apply the spent tokens to the counters, after all of a call's jobs are published."""
         for (lane, tenant), service in self._spent.items():
             self.places[lane].counters.charge(tenant, service, 1.0)
         self._spent.clear()
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
-        """Return a leased job to the head of its lane; end it if it was cancelled."""
         if entry.cancelled:
             self.end(entry, Outcome.CANCELLED)
             return
@@ -189,7 +185,6 @@ class JobBook:
             self.places[entry.job.lane].counters.charge(entry.job.tenant, tokens / entry.job.weight, 1.0)
 
     def _spend(self, entry: QueuedJob, tokens: float) -> None:
-        """Record tokens to charge, summed per tenant until `settle`."""
         if tokens:
             spent = entry.job.lane, entry.job.tenant
             self._spent[spent] = self._spent.get(spent, 0.0) + tokens / entry.job.weight

@@ -40,7 +40,6 @@ class LaneQueue:
         self.events = self._book.events
         self._lease_ms = lease_ms
         self._workers: dict[str, int] = {}
-        # Each gateway's last report, and its time.
         self._reports: dict[str, tuple[bytes, int]] = {}
         self._affinity = PrefixAffinity()
 
@@ -83,7 +82,6 @@ class LaneQueue:
         return ""
 
     def record(self, job_id: str) -> JobRecord | None:
-        """Return the record of a job, or None if it was never put, or was forgotten."""
         entry = self._book.entries.get(job_id)
         if entry is None:
             return None
@@ -106,14 +104,12 @@ class LaneQueue:
         return 0.0 if entry is None else entry.credit
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop the records of ended jobs; ignore others."""
         for job_id in job_ids:
             entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.ENDED:
                 del self._book.entries[job_id]
 
     def position(self, job_id: str) -> int | None:
-        """Return 1 + the tenant's own jobs ahead in the lane, or None if it is not queued."""
         entry = self._book.entries.get(job_id)
         if entry is None or entry.state is not JobState.QUEUED:
             return None
@@ -149,13 +145,11 @@ class LaneQueue:
         return sum([places.depth for places in self._book.places.values()])
 
     def waiting(self, tenant: str) -> int:
-        """Return the number of waiting requests of a tenant, over all lanes, which its `queued_requests` limits."""
         return sum(places.requests_of(tenant) for places in self._book.places.values())
 
     # Calls of workers.
 
     def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
-        """Lease the most urgent jobs that this worker can start, at most PER_CALL."""
         self._expire(now_ms)
         return self._take(now_ms, worker_id, capacity)
 
@@ -171,7 +165,6 @@ class LaneQueue:
         return leases
 
     def renew(self, now_ms: int, worker_id: str) -> None:
-        """Record a worker's heartbeat."""
         self._workers[worker_id] = now_ms + self._lease_ms
 
     def publish(self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication]) -> set[str]:

@@ -106,7 +106,6 @@ class Promises:
         return free
 
     def _least_free(self, level: int) -> int:
-        """Return the fraction that a lane always has; it is too small to guarantee anything."""
         return WHOLE - min(int(MAX_TAKEN * WHOLE), int((1.0 - self._floors[level]) * WHOLE)) if level else 0
 
 

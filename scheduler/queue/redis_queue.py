@@ -56,7 +56,6 @@ from fairlane.store.bounds import chunks
 
 # Longest wait for a stream in one call; the client's socket timeout (5 s by default) must be longer.
 MAX_BLOCK_MS = 2_000
-# Maximum entries of a stream per read.
 READ_COUNT = 256
 # Reads of a stream between two trims of its processed entries.
 TRIM_EVERY = 64
@@ -184,7 +183,6 @@ class RedisQueue:
             first += len(names)
 
     async def _page(self, name: str, first: int) -> list[str]:
-        """Return at most PER_CALL members of a sorted set, from index `first` on."""
         page: Any = await self._redis.zrange(name, first, first + bounds.PER_CALL - 1)
         return [member.decode() for member in page]
 

@@ -37,7 +37,6 @@ _MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}
 
 _card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
 _block_map: msgspec.msgpack.Decoder[BlockMap] = msgspec.msgpack.Decoder(BlockMap)
-# Load of each lane of each queue.
 AllDepths = Mapping[str, Mapping[LaneName, LaneDepth]]
 _depths: msgspec.msgpack.Decoder[dict[str, dict[LaneName, LaneDepth]]] = msgspec.msgpack.Decoder(
     dict[str, dict[LaneName, LaneDepth]]
@@ -80,7 +79,6 @@ class RedisRegistry:
     """The registry, for all processes. Every method raises the client's errors while the store is unavailable."""
 
     def __init__(self, redis: Store, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns Unix seconds."""
         self._redis = redis
         self._clock = clock
         self._announced: set[str] = set()
@@ -121,7 +119,6 @@ class RedisRegistry:
         return [_status.decode(blob) for blob in blobs if blob is not None]
 
     async def models(self) -> dict[str, ModelEntry]:
-        """Return every model that was announced in the last seven days, by name."""
         named = await self._redis.execute_command("HGETALL", _MODELS)
         found = sorted((model.decode(), sha256.decode()) for model, sha256 in named.items())
         cards = [f"{_PREFIX}card:{sha256}" for _, sha256 in found]
@@ -168,7 +165,6 @@ class RedisRegistry:
         return await self._send_to_worker(worker_id, Undrain())
 
     async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        """Ask every worker to evict a deleted tenant's cached prompts. Return the number of workers."""
         message = ForgetPrompts(tenant=tenant, tenant_since=tenant_since, share_group=share_group)
         workers = await self.workers()
         for worker in workers:

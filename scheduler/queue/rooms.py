@@ -47,7 +47,6 @@ class Room:
 
     @classmethod
     def of(cls, capacity: Capacity, lanes: Sequence[str]) -> "Room":
-        """Return the room of a worker; `lanes`: their names, most urgent first."""
         sequences = [capacity.sequences.get(lane, 0) for lane in lanes]
         kv_tokens = [capacity.kv_tokens.get(lane, 0) for lane in lanes]
         return cls(sequences, kv_tokens, capacity.most_sequences, capacity.most_tokens)

@@ -62,16 +62,13 @@ class QueuedJob:
     taken_ms: int = 0
     cancelled: bool = False
     returned: bool = False
-    # Digests of its prompt's prefixes.
     prefixes: bytes = b""
-    # The preferred worker when it was put; empty: none.
     preferred: str = ""
     # The worker called for it when it was put; empty: every worker was woken.
     called: str = ""
     losses: int = 0
     # Workers' time booked for its guarantee, until its first token.
     claim_us: int = 0
-    # Where it is booked.
     bucket_ms: int = 0
     # Weighted tokens charged when it was taken and not yet computed.
     credit: float = 0.0
@@ -121,9 +118,7 @@ class Places:
         self._guaranteed: list[Place] = []
         # By tenant: weighted tokens of its guaranteed waiting jobs.
         self._vouched: Counter[str] = Counter()
-        # Prompt tokens of the waiting jobs.
         self.queued_tokens = 0
-        # By tenant: waiting jobs that are not the first of their request.
         self._followers: Counter[str] = Counter()
 
     def enter(self, entry: QueuedJob) -> None:
@@ -145,7 +140,6 @@ class Places:
             self._vouched[tenant] += _promised_cost(entry.job)
 
     def leave(self, entry: QueuedJob) -> None:
-        """Remove a job that was taken or has ended."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
         _remove(self._queues[tenant], _place(entry))
         if not self._queues[tenant]:
@@ -173,7 +167,6 @@ class Places:
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
     def first_new(self, tenant: str, count: int) -> list[str]:
-        """Return the tenant's first `count` jobs that never ran."""
         queue = self._queues[tenant]
         first = bisect_left(queue, (0, ""))
         return [job_id for _, job_id in queue[first : first + count]]
@@ -268,7 +261,6 @@ class YieldOffer:
         return self._sequences > 0
 
     def suits(self, entry: QueuedJob, tokens: int) -> bool:
-        """Return whether work yields to this job, and whether that frees enough for it."""
         tenant = entry.job.tenant
         if entry.job.n > self._sequences or tokens > self._kv_tokens:
             return False
@@ -282,7 +274,6 @@ class YieldOffer:
         return self._jobs > 0 and len(entry.job.prompt) < self._shorter_than and lead >= -self._window
 
     def give(self, entry: QueuedJob, tokens: int) -> None:
-        """Record that this job was taken and waits there for work to yield."""
         tenant = entry.job.tenant
         self._jobs -= tenant not in self._begun and not entry.job.guaranteed
         self._one_waits = self._one_waits or tenant in self._begun
@@ -348,7 +339,6 @@ class Order:
         return self._pick_yielding()
 
     def _pick_yielding(self) -> QueuedJob | None:
-        """Return the first job, lane by lane, to which work of its own lane yields."""
         for level, offer in enumerate(self._offers):
             if not offer.is_open:
                 continue
@@ -381,7 +371,6 @@ class Order:
         return self._first(level, self._lanes[level].returned(), OLDEST_PER_TAKE)
 
     def _heads(self, level: int) -> list[QueuedJob]:
-        """Return each tenant's first job that could run here, and the first guaranteed jobs."""
         places = self._lanes[level]
         found, others = self._first(level, places.guaranteed(), OLDEST_PER_TAKE), list[str]()
         for tenant in places.least_served():

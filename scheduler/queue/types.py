@@ -141,7 +141,6 @@ class Wake(IntEnum):
     """Notification of a worker by the queue."""
 
     NOTHING = 0
-    # There may be jobs.
     NOW = 1
     # There may be jobs, but another worker is preferred.
     LATER = 2
@@ -173,9 +172,7 @@ class JobRecord:
 class Published:
     """Published tokens from which another run of the request can continue."""
 
-    # As in the job: the tokens belong to this prompt.
     prompt_print: str
-    # Of each choice.
     token_ids: tuple[tuple[int, ...], ...] = field(repr=False)
 
 
@@ -185,7 +182,6 @@ class LaneDepth:
 
     queued: int
     oldest_wait_ms: int
-    # Prompt tokens of the waiting jobs.
     queued_tokens: int = 0
 
 

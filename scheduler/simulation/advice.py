@@ -39,13 +39,10 @@ class Case:
     # Factor of the latency lane's target, like the next.
     ttft: float = 1.0
     tpot: float = 1.0
-    # Factor of the throughput lane's target for the first token.
     batch_ttft: float = 1.0
     # Callers of the latency lane state its target as a limit, so that admission rejects what cannot keep it.
     states_ttft: bool = False
-    # Every other request of the latency lane moves to the throughput lane.
     moved: bool = False
-    # The throughput lane has no share floor.
     no_floor: bool = False
 
 
@@ -55,7 +52,6 @@ class Question:
 
     rows: Sequence[TraceRow]
     calibration: Calibration
-    # One for each lane.
     tiers: tuple[Tier, ...]
     tenants: int = 8
     zipf: float = 1.0
@@ -74,7 +70,6 @@ class Target:
     setting: str
     target_ms: float
     p99_ms: float
-    # None: it cannot be tighter.
     could_be_ms: float | None
     # Share of the lane's requests that kept the tighter target, or else the present one.
     kept: float
@@ -103,8 +98,6 @@ PlayAll = Callable[[Sequence[Case]], Sequence[Verdict]]
 
 
 class _Moved(SyntheticTenants):
-    """Moves every other request of the latency lane to the throughput lane."""
-
     def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
         there = next(tier for tier in self.tiers if tier.lane is LaneName.THROUGHPUT)
         is_next = False
@@ -191,7 +184,6 @@ _TARGETS = ((LaneName.LATENCY, "ttft"), (LaneName.LATENCY, "tpot"), (LaneName.TH
 
 
 def _tighter(question: Question, found: Verdict) -> list[Case]:
-    """Return cases with targets at the reached values plus a margin, where that is worthwhile."""
     cases = []
     for margin in MARGINS:
         parts = {
@@ -214,7 +206,6 @@ def _part(wanted_ms: float, target_ms: float) -> float:
 
 
 def _figures(question: Question, verdict: Verdict) -> Iterator[tuple[LaneName, str, float, Spread, float]]:
-    """Yield lane, name, target, reached distribution, and the share that kept the run's target."""
     for lane, name in _TARGETS:
         found = verdict.lanes.get(lane)
         reached = None if found is None else (found.ttft_ms if name == "ttft" else found.tpot_ms)

@@ -60,7 +60,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return Hardware(step=self.step, copy=self.copy, overhead_ms=self.overhead_ms, noise=self.noise)
 
     def costs(self) -> CostModel:
-        """Return the cost model of such a worker at startup, as if measured."""
         costs, alone = CostModel(), StepFeatures(1, 0, TYPICAL_CONTEXT, 0)
         costs.know(self.step, self.copy, self.hardware.step_ms(alone))
         return costs
@@ -102,7 +101,6 @@ def _copy_weights(costs: CostModel) -> tuple[float, float]:
 
 
 BLOCK_SIZE = 16
-# Per weight or number in the KV cache.
 BYTES = 2
 # Fraction of the memory for weights and KV; activations and the runtime take the rest.
 MEMORY_PART = 0.9
@@ -211,7 +209,6 @@ def _gpus(device: Device, shape: Shape, count: int) -> Calibration:
 
 
 def _cpu(shape: Shape) -> Calibration:
-    """Return a CPU worker, at measured rates and thus without efficiency factors; a copy reads and writes memory."""
     pool = CPU_POOL // (shape.kv_bytes * BLOCK_SIZE)
     token_ms = 1e3 * 2 * shape.weights / CPU_FLOPS
     return Calibration(

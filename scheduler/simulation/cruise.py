@@ -16,7 +16,6 @@ from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import Publication
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
-# Fewer steps are not worth the overhead.
 MIN_STEPS = 2
 ALWAYS = -1
 
@@ -27,9 +26,7 @@ class Coaster(Protocol):
 
     def coast(self, now_ms: float) -> Coast | None: ...
 
-    def land(self) -> StepPlan:
-        """Leave coasting mode. A running step still needs its result, as if it had been planned."""
-        ...
+    def land(self) -> StepPlan: ...
 
 
 class Coasted(NamedTuple):
@@ -56,7 +53,6 @@ class _Row(NamedTuple):
     seq: Choice
     record: Record
     epoch: int
-    # Index of the first output token of the cruise.
     first: int
     # First step that is charged to its tenant: the charge made when it was taken covers the earlier ones. ALWAYS:
     # nothing of that is left.
@@ -106,8 +102,6 @@ class Cruise:
         return self._most >= MIN_STEPS
 
     def begin(self, now_ms: float) -> StepFeatures | None:
-        """Return the next step's features, or None if it has to be planned because an output ends or the worker
-        requires it."""
         if len(self._ends_ms) >= self._most:
             return None
         self.started_ms = now_ms
@@ -123,7 +117,6 @@ class Cruise:
             self._queue.publish(int(now_ms), "gateway", str(number), self._spent())
 
     def land(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
-        """Report all tokens."""
         steps = len(self._ends_ms)
         if not steps:
             return

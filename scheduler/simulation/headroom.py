@@ -43,7 +43,6 @@ class Headroom:
     # Maximum in any window of the limit. If the trace is shorter than a day's or month's window, extrapolated at its
     # mean rate.
     used: float
-    # The trace is shorter than the limit's window.
     is_projected: bool
     # Requests of the tenant that any of its own limits rejected.
     refused: int

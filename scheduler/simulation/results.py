@@ -26,7 +26,6 @@ class _Metered:
     arrival: Arrival
     # Leading tokens whose KV was ever computed.
     reached: int = 0
-    # The worker whose last step had a row for it; None while it waits.
     worker: int | None = None
 
 
@@ -43,7 +42,6 @@ class ServiceMeter:
     recomputed_tokens: int = 0
     run_ms: float = 0.0
     copy_ms: float = 0.0
-    # By tenant, in total.
     service: dict[str, float] = field(default_factory=dict)
     # By tenant, the service in each bucket of time, up to its last service.
     curve: dict[str, list[float]] = field(default_factory=dict)
@@ -74,7 +72,6 @@ class ServiceMeter:
         self._arriving.append((now_ms, arrival))
 
     def stepped(self, step: SimulatedStep) -> None:
-        """Record a step: which requests had a row in it, and their service."""
         self.run_ms += step.run_ms
         self.copy_ms += step.copy_ms
         self._join(step.started_ms)
@@ -91,7 +88,6 @@ class ServiceMeter:
         self._look(step.ended_ms)
 
     def coasted(self, step: Coasted) -> None:
-        """Record a repeated step: one new token for each row, and no change of who waits."""
         self.run_ms += step.run_ms
         self._join(step.ended_ms)
         self.computed_tokens += step.rows
@@ -207,9 +203,7 @@ class Spread:
 class Group:
     """Totals of a group of requests. Shares are 0 to 1; times are milliseconds, of the requests that have one."""
 
-    # All offered requests.
     requests: int
-    # Number of requests by outcome, without unfinished ones.
     outcomes: dict[str, int]
     # Share that attained its targets.
     attained: float
@@ -221,10 +215,8 @@ class Group:
     late_tokens: float
     # Of requests that got a token.
     prompt_tokens: int
-    # Prompt tokens found in the prefix cache.
     cached_tokens: int
     output_tokens: int
-    # Output tokens of requests that attained their targets.
     attained_tokens: int
     preemptions: int
 
@@ -233,10 +225,8 @@ class Group:
 class Summary:
     """Results of a whole run. Rates are per second of `duration_s`."""
 
-    # From the first arrival to the last end.
     duration_s: float
     goodput_requests_per_s: float
-    # Output tokens of requests that attained their targets.
     goodput_tokens_per_s: float
     output_tokens_per_s: float
     # Including prompt tokens, each once.

@@ -20,7 +20,6 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 MAX_WORKERS = 1_000
 MAX_LOAD = 10_000.0
 CURVE_POINTS = 100
-# Default of a worker's `prefix_share`.
 PREFIX_SHARE = 0.25
 # Interval at which tenants' service is compared.
 LOOK_MS = 1_000.0
@@ -82,7 +81,6 @@ class Scenario:
         return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
 
     def planner(self) -> Planner:
-        """Return one worker, with costs as if measured at startup."""
         sizes = self.calibration
         return Planner(
             lanes=dict(self.lanes),
@@ -140,8 +138,6 @@ def check_load(load: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Ends(SimulationObserver):
-    """Calls `on_end` at every end, for a progress bar."""
-
     on_end: Callable[[], object]
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:

@@ -49,7 +49,6 @@ class Policy(Protocol):
     def capacity(self) -> Capacity: ...
 
 
-# Decides at arrival; None rejects.
 AdmissionCheck = Callable[[Arrival, float], Admitted | None]
 
 
@@ -61,7 +60,6 @@ class SimulatedStep(NamedTuple):
     ended_ms: float
     plan: StepPlan
     outcome: StepOutcome
-    # Time of the rows.
     run_ms: float
     # Time of the copies, in which no row runs.
     copy_ms: float
@@ -83,14 +81,11 @@ class SimulationObserver(Protocol):
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
-    # The same policy, if it can run without plans and all observers support that.
     coaster: Coaster | None = None
     rests: int = 0
     # When it last had nothing to do.
     slept_ms: float = -math.inf
-    # Jobs that it took from the queue and that have not ended, with their epochs.
     held: dict[str, int] = field(default_factory=dict)
-    # Set while it runs without plans.
     cruise: Cruise | None = None
 
 
@@ -107,7 +102,6 @@ class Simulation:
     has_affinity: bool = False
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
-    # End of the simulation, even if requests are still open.
     until_ms: float = math.inf
     records: dict[str, Record] = field(default_factory=dict)
     now_ms: float = 0.0
@@ -186,7 +180,6 @@ class Simulation:
             self._wake(number, self.now_ms)
 
     def _sleep(self, number: int) -> None:
-        """Put a worker to sleep. If jobs still wait, wake another one that has not looked at this moment."""
         self._workers[number].slept_ms = self.now_ms
         others = [one for one in self._asleep if self._workers[one].slept_ms < self.now_ms] if self._waiting else []
         self._asleep.append(number)
@@ -223,7 +216,6 @@ class Simulation:
         heapq.heappush(self._events, (at_ms, self._order, event))
 
     def _turn(self, number: int) -> None:
-        """End a step, and plan the next one."""
         worker = self._workers[number]
         if worker.cruise is not None:
             worker.cruise.end(number, self.now_ms, self._coast_observers)
@@ -244,7 +236,6 @@ class Simulation:
             self._begin(number, plan)
 
     def _rest(self, number: int, worker: _Worker) -> None:
-        """Handle an empty plan. If something ended instead, there may be room for more at once."""
         outcome = worker.policy.collect()
         self._close(outcome.ended)
         self._publish(number, outcome)
@@ -254,7 +245,6 @@ class Simulation:
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
     def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
-        """Run a step without a plan. Return False if it has to be planned."""
         cruise = worker.cruise or self._set_off(worker, coaster)
         work = None if cruise is None else cruise.begin(self.now_ms)
         if cruise is None or work is None:

@@ -34,7 +34,6 @@ class SimulatedAdmission:
         max_sequences: int,
         costs: CostModel | None = None,
     ) -> None:
-        # Jobs with guaranteed deadlines.
         self.guaranteed: set[str] = set()
         self._policies = policies
         self._blocks = kv_tokens // block_size
@@ -43,11 +42,9 @@ class SimulatedAdmission:
         self._gateway = OpenRequests(DEFAULT_LANES)
         self._costs = costs or CostModel()
         self._step_ms = FadingRatio()
-        # Whether the last arrival was guaranteed.
         self._promised = False
 
     def decide(self, arrival: Arrival, now_ms: float) -> Admitted | None:
-        """Return the gateway's decision; None rejects."""
         return self._decide(self._gateway, tuple(map(self._status, self._policies)), arrival, now_ms)
 
     def _decide(
@@ -66,14 +63,12 @@ class SimulatedAdmission:
         return self._gateway
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """Record that the last decided request was admitted."""
         if self._promised:
             self.guaranteed.add(arrival.job_id)
         gateway = self._gateway_of(arrival.job_id)
         gateway.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: SimulatedStep) -> None:
-        """Learn from a step how fast the worker is, and how far its requests have come."""
         self._step_ms.add(step.run_ms + step.copy_ms)
         self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:

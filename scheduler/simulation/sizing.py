@@ -59,12 +59,10 @@ class Verdict:
     # From the last arrival to the throughput lane's last end; 0.0 if that was earlier.
     drained_ms: float
     drain_allowed_ms: float
-    # Requests that neither finished nor were rejected.
     unfinished: int
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """The missed targets; empty if the number of workers suffices."""
         found = []
         latency, throughput = self.lanes.get(LaneName.LATENCY), self.lanes.get(LaneName.THROUGHPUT)
         if latency is not None and latency.ttft_kept < ATTAINMENT:
@@ -86,9 +84,7 @@ class Verdict:
 class Sizing:
     """The result of a search."""
 
-    # None: no tried number keeps the targets.
     workers: int | None
-    # Results by number of workers.
     verdicts: Mapping[int, Verdict]
 
     @property

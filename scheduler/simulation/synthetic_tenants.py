@@ -20,7 +20,6 @@ from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival
 
 MIN_MAX_TOKENS = 16
-# The largest possible token id; ids of unnamed tokens are counted down from it.
 LAST_TOKEN = 2**31 - 1
 MAX_TENANTS = 100_000
 
@@ -79,7 +78,6 @@ class SyntheticTenants:
     zipf: float = 1.0
     tiers: tuple[Tier, ...] = lane_tiers(0.3)
     seed: int = 0
-    # Size of the KV pool, which limits stated lengths.
     kv_tokens: int | None = None
     # Of tenants named in a trace; default 1.0.
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -93,7 +91,6 @@ class SyntheticTenants:
             raise ValueError("tiers must have shares that add up to more than 0")
 
     def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
-        """Yield the requests of a trace with all missing properties."""
         draws = random.Random(self.seed)
         tenants = _WeightedDraw([rank**-self.zipf for rank in range(1, self.tenants + 1)])
         tiers = _WeightedDraw([tier.share for tier in self.tiers])
@@ -151,8 +148,6 @@ def arrival_of(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: 
 
 
 class _WeightedDraw:
-    """Draws an index in proportion to its share, from one uniform number."""
-
     def __init__(self, shares: Sequence[float]) -> None:
         self._upto = list(accumulate(shares))
 

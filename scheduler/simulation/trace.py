@@ -22,7 +22,6 @@ import msgspec
 from fairlane.scheduler.protocol.lanes import LaneName
 
 CSV_COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens"]
-# The first field of a gateway's recording.
 MARK = "fairlane_trace"
 VERSION = 1
 # Thirty years: a later arrival is taken for a time stamp.
@@ -31,12 +30,10 @@ LATEST_EPOCH_MS = 1e14
 MAX_TOKENS = 100_000_000
 MAX_CHOICES = 1_024
 MAX_LINE_BYTES = 2**20
-# Maximum number of bad rows described; the others are only counted.
 MAX_NAMED = 20
 MAX_ROWS = 20_000_000
 # Default of the prompt tokens per entry of `hash_ids`.
 HASHED_TOKENS = 512
-# Outcome of a completely answered request.
 SERVED = "ok"
 # Outcomes of requests rejected by a limit of the tenant's own, which more workers would not have served either.
 NO_DEMAND = frozenset(
@@ -49,7 +46,6 @@ class TraceError(ValueError):
 
     def __init__(self, message: str, named: Sequence[str] = ()) -> None:
         super().__init__(message)
-        # All described rows, if there are several.
         self.named = named
 
 
@@ -57,9 +53,7 @@ class TraceError(ValueError):
 class TraceRow:
     """One request of a trace. Values missing in the trace are None and are assigned later (`synthetic_tenants`)."""
 
-    # Its line in the file, from 1.
     row: int
-    # From the start of the trace.
     at_ms: float
     prompt_tokens: int
     # Of each choice.
@@ -72,9 +66,7 @@ class TraceRow:
     lane: LaneName | None = None
     choices: int = 1
     max_tokens: int | None = None
-    # The caller's stated limit of the first token.
     ttft_ms: float | None = None
-    # The caller's stated limit of the last token.
     deadline_ms: float | None = None
     model: str = ""
     outcome: str = SERVED
@@ -108,7 +100,6 @@ class BadRows:
             self.named.append(f"row {row}: {problem}")
 
     def check(self) -> None:
-        """Raise TraceError if the trace is rejected."""
         if self.count and self.policy == "fail":
             more = f"; {self.count - 1} more rows are wrong" if self.count > 1 else ""
             raise TraceError(f"{self.named[0]}{more}", self.named)
@@ -118,7 +109,6 @@ class BadRows:
 class Trace:
     """The rows, bad rows and tenants of a parsed trace."""
 
-    # In order of arrival.
     rows: list[TraceRow]
     bad: BadRows
     tenants: dict[str, TraceTenant] = field(default_factory=dict)
@@ -207,8 +197,6 @@ _RowParser = Callable[[int, str], TraceRow | None]
 
 @dataclass(slots=True)
 class _Reader:
-    """Collects the rows of one trace."""
-
     trace: Trace
     kv_tokens: int | None
     most_rows: int

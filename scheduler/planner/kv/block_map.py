@@ -23,7 +23,6 @@ from fairlane.scheduler.protocol.lanes import LaneName
 Owner = tuple[str | None, str | None, BlockState]
 FREE: Owner = (None, None, "free")
 _LANES = tuple(lane.value for lane in LaneName)
-# Maximum characters of a share group's name in the map.
 LONGEST_GROUP = 40
 
 
@@ -55,7 +54,6 @@ def held_by_tenant(choices: Iterable[Choice]) -> dict[str, int]:
 
 
 def _device(pool: BlockPool, choices: Sequence[Choice]) -> list[Owner]:
-    """Return each device block's owner; of several, a running one."""
     owners = [FREE] * pool.blocks
     for block, scope in pool.cache.idle_blocks():
         owners[block] = _name(scope), None, "cached"

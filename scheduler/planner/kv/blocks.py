@@ -42,7 +42,6 @@ class HostSlots:
 
     @property
     def copies(self) -> Mapping[int, int]:
-        """Device block -> slot with a copy of it: a live view."""
         return self._copies
 
     @property
@@ -53,7 +52,6 @@ class HostSlots:
         return len(blocks) - sum(map(self._copies.__contains__, blocks)) if self._copies else len(blocks)
 
     def fill(self, blocks: Sequence[int]) -> tuple[list[int], list[Copy]]:
-        """Return a slot for each of these device blocks, and the copies to make. As many slots must be free."""
         copies: list[Copy] = []
         found = [self._copies.pop(block, None) for block in blocks]
         slots: list[int] = []
@@ -65,7 +63,6 @@ class HostSlots:
         return slots, copies
 
     def copy_ahead(self, blocks: Iterable[int]) -> list[Copy]:
-        """Return copies to make of those of these full device blocks that have none. As many slots must be unused."""
         missing = [block for block in blocks if block not in self._copies and block not in self._arriving]
         copies = [Copy(block, self._unused.pop()) for block in missing]
         self._arriving.update(copies)
@@ -99,7 +96,6 @@ class HostSlots:
         self._retired, self._arriving = [], {}
 
     def fault(self, references: Sequence[int], held: Iterable[int], count: int) -> str:
-        """Return a description of an inconsistency with these held slots and references, or an empty string."""
         copies = {**self._copies, **self._arriving}
         if any(references[block] == 0 for block in copies):
             return "a copy of a block without a holder"
@@ -140,7 +136,6 @@ class BlockPool:
         self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
         self._holders = BlockHolders(blocks)
         self._free = list(range(blocks - 1, -1, -1))
-        # The host pool that `swap_out` fills and `swap_in` empties.
         self.slots = HostSlots(host_slots)
 
     @property
@@ -167,7 +162,6 @@ class BlockPool:
         return self._free[-count] if count <= len(self._free) else None
 
     def allocate(self, table: list[int], count: int) -> None:
-        """Append `count` free blocks to a table."""
         if not self.can_allocate(count):
             raise OutOfBlocks(f"{count} blocks requested, {self.free_blocks} free")
         for _ in range(count):
@@ -178,7 +172,6 @@ class BlockPool:
             table.append(block)
 
     def share(self, source: Sequence[int], count: int, table: list[int]) -> None:
-        """Start an empty table with the first `count` blocks of another; both then hold them."""
         self._holders.add(table, source[:count])
         table += source[:count]
 
@@ -240,7 +233,6 @@ class BlockPool:
         return copies
 
     def check_integrity(self, tables: Iterable[Sequence[int]], slots: Iterable[Sequence[int]]) -> None:
-        """Compare the accounting with all tables and slots that sequences hold. Raises IntegrityError."""
         held: Counter[int] = Counter()
         for table in tables:
             _require("table_unique", len(set(table)) == len(table), f"a block stands twice in {table}")

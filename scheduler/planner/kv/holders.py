@@ -20,7 +20,6 @@ class _Table:
     def __init__(self, blocks: Sequence[int]) -> None:
         self.blocks = blocks
         self.alone: Holders = frozenset({self})
-        # The sets of several tables that include this one and have blocks in common.
         self.shares: set[Holders] = set()
 
 
@@ -30,7 +29,6 @@ class BlockHolders:
     def __init__(self, blocks: int) -> None:
         self._holders = [NOBODY] * blocks
         self._tables: dict[int, _Table] = {}
-        # Number of blocks that exactly these tables hold, for each set of several tables.
         self._common: dict[Holders, int] = {}
 
     def count(self, block: int) -> int:
@@ -43,7 +41,6 @@ class BlockHolders:
         self._holders[block] = self._known(table).alone
 
     def add(self, table: Sequence[int], blocks: Sequence[int]) -> None:
-        """Record a further holder of these blocks."""
         holder = self._known(table)
         changes = {
             before: before | holder.alone if before else holder.alone
@@ -70,7 +67,6 @@ class BlockHolders:
         return [block for block in blocks if not self._holders[block]]
 
     def freed_by(self, tables: Collection[Sequence[int]]) -> int:
-        """Return how many blocks would have no holder if all of these different tables were released."""
         freed = sum(map(len, tables))
         if not self._common:
             return freed
@@ -80,7 +76,6 @@ class BlockHolders:
         return freed
 
     def fault(self) -> str:
-        """Return how the sums contradict the holders of single blocks, or an empty string."""
         common = Counter([holders for holders in self._holders if len(holders) > 1])
         if common != self._common:
             return f"{sum(self._common.values())} counted, {common.total()} shared"

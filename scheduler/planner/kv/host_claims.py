@@ -28,7 +28,6 @@ class HostClaims:
     def __init__(self, pool: BlockPool, idle: Mapping[SeqId, Sequence]) -> None:
         self._pool = pool
         self._idle = idle
-        # Number of jobs of each tenant here.
         self._groups: Counter[str] = Counter()
         self._weights: dict[str, float] = {}
         # Exact work with reserved slots.
@@ -103,7 +102,6 @@ class HostClaims:
         self._staying.pop(seq.id, None)
 
     def beyond_share(self) -> list[Sequence]:
-        """Return paused work in excess of its tenant's share, the last paused first."""
         held, beyond = Counter(self.paused_slots()), list[Sequence]()
         for seq in sorted(filter(_keeps_slots, self._idle.values()), key=_paused_since, reverse=True):
             if held[seq.job.tenant] > self.share(seq.job.tenant):
@@ -112,7 +110,6 @@ class HostClaims:
         return beyond
 
     def paused_slots(self) -> dict[str, int]:
-        """Return the host slots that paused work holds, by tenant, without exact work."""
         held: Counter[str] = Counter()
         for seq in filter(_keeps_slots, self._idle.values()):
             held[seq.job.tenant] += len(seq.slots)
@@ -132,7 +129,6 @@ class HostRoom:
         self._claims = claims
         self._free = free
         self._outstanding = claims.outstanding
-        # Slots of paused work by tenant, computed for the first paused victim.
         self._paused: Counter[str] | None = None
 
     def of(self, seq: Sequence) -> int:

@@ -39,11 +39,9 @@ class BlockFloors:
         busy = [lane.lane for lane in ranking.index.lanes.values() if lane.waits or lane.begun]
         first = min([lane.rank for lane in busy], default=inf)
         self._own = {lane.name: own_blocks(lane, pool.blocks) for lane in busy if lane.rank > first}
-        # Upper bound of the blocks kept free.
         self._most = sum(self._own.values())
         # The protected sequences, and the blocks that each lacked at the start of the step.
         self._kept: dict[SeqId, int] | None = None
-        # Blocks that a lane's protected work still lacks.
         self._lacking: dict[LaneName, int] = {}
 
     @property
@@ -59,8 +57,6 @@ class BlockFloors:
         return max(self._lacking, key=lambda name: self._lacking[name])
 
     def gives(self, one: Ranked) -> bool:
-        """Return whether this holder gives blocks to a short floor: idle work, and work of lanes above that all floors
-        bind."""
         if one.rank.lane == IDLE:
             return True
         return one.seq.job.lane not in self._own and all(self._binds(one.seq, name) for name in self._own)
@@ -80,15 +76,12 @@ class BlockFloors:
         return lane in self._own and not self._index.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
 
     def kept_from(self, seq: Sequence, needed: int) -> int:
-        """Return the free blocks that this sequence, which needs `needed`, must leave."""
         if self._pool.free_blocks - needed - len(self._index.begun) >= self._most:
             return self._most  # enough are free in any case
         own = seq.job.lane if seq.id in self._look() else None
         return sum([lack for name, lack in self._lacking.items() if name is not own and self._binds(seq, name)])
 
     def kept_from_decodes(self, decodes: list[Sequence]) -> int:
-        """Return the free blocks that decodes of one group must leave; 0 if they fit anyway. Each needs a block at
-        most."""
         if not decodes or self._pool.free_blocks - len(decodes) >= self._most or decodes[0].is_promised:
             return 0
         self._look()
@@ -113,7 +106,6 @@ class BlockFloors:
         return self._kept
 
     def _fitting(self, name: LaneName, own: int) -> dict[SeqId, int]:
-        """Return the first sequences of a lane that fit its floor, and the blocks that each lacks."""
         kept: dict[SeqId, int] = {}
         lane, pool, left, lacking = self._index.lanes[name], self._pool, own, 0
         decodes = chain.from_iterable(alike for kind, alike in self._begun.decodes.items() if kind[0] is name)

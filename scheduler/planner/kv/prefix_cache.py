@@ -35,14 +35,12 @@ class Leaves:
         self._heap: list[tuple[float, int, Node]] = []
 
     def add(self, value: float, node: "Node", idle: int) -> None:
-        """Add a leaf. `idle`: the total number of idle nodes."""
         if len(self._heap) > MAX_STALE + 2 * idle:
             self._heap = [entry for entry in self._heap if entry[2].idle_since == entry[1]]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (value, node.idle_since, node))
 
     def pop(self) -> tuple[float, "Node"]:
-        """Remove the first leaf and return its value. There is one while any node is idle."""
         while True:
             value, since, node = heapq.heappop(self._heap)
             if node.idle_since == since:
@@ -54,7 +52,6 @@ class Branch:
     """The tree of one scope."""
 
     scope: Scope
-    # First blocks, by their tokens.
     children: dict[bytes, "Node"] = field(default_factory=dict)
     idle: int = 0
     leaves: Leaves = field(default_factory=Leaves)
@@ -68,12 +65,9 @@ class Node:
     tokens: bytes
     branch: Branch
     parent: "Node | Branch"
-    # Position after its last token.
     end: int
     children: dict[bytes, "Node"] = field(default_factory=dict)
-    # Number of the idle period; 0 while a table holds it.
     idle_since: int = 0
-    # The cache's clock when that period began.
     clock: float = 0.0
 
 
@@ -97,7 +91,6 @@ class PrefixCache:
         self._block_size = block_size
         self._prices_ms = prices_ms
         self._branches: dict[Scope, Branch] = {}
-        # By block.
         self._nodes: dict[int, Node] = {}
         self._leaves = Leaves()
         # Scopes that keep more than a share idle: few, since shares add up.
@@ -110,7 +103,6 @@ class PrefixCache:
         return len(self._nodes)
 
     def knows(self, block: int) -> bool:
-        """Return whether this block is in a tree, so that it must not be written."""
         return block in self._nodes
 
     def idle_blocks(self) -> Iterator[tuple[int, Scope]]:
@@ -206,7 +198,6 @@ class PrefixCache:
         return [node.block for node in nodes]
 
     def fault(self, references: Sequence[int]) -> str:
-        """Return a contradiction with these references, or within the cache, or an empty string."""
         for block, node in self._nodes.items():
             parent = node.parent
             if node.block != block or parent.children.get(node.tokens) is not node:

@@ -66,7 +66,6 @@ class Prefixes:
             seq.shared, seq.num_computed = known, known * self._pool.block_size
 
     def give_back(self, seq: Sequence, held: int) -> None:
-        """Undo `reuse` for a sequence that does not run: its table is as long as before."""
         if len(seq.table) > held:
             seq.borrowed -= sum(self._pool.references(block) > 1 for block in seq.table[held:])
             self._pool.release(seq.table, held)
