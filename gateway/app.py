@@ -28,7 +28,7 @@ from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import Models, ShowLimits
 from fairlane.gateway.api.responses import Compact, Respond, StoredResponses
-from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
+from fairlane.gateway.api.tokenize import TextEndpoints
 from fairlane.gateway.control.admin import routes as admin
 from fairlane.gateway.control.admin.call import AdminParts
 from fairlane.gateway.control.admin.router import mount, operators_only
@@ -77,7 +77,7 @@ def create_app(resources: Resources) -> Starlette:
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     of_lines: dict[str, Endpoint] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
     models, stored = Models(resources.fleet.cache), StoredResponses(kept)
-    texts = TextAnswers(resources.fleet.cache, resources.requests.body_room)
+    texts = TextEndpoints(resources.fleet.cache, events.bounds)
 
     guarded = partial(
         TenantMiddleware,
@@ -126,13 +126,8 @@ def create_app(resources: Resources) -> Starlette:
             tenant("GET", responses.ITEMS_PATH, stored.list_items),
             tenant("GET", "/v1/models", models.list),
             tenant("GET", "/v1/models/{model:path}", models.show),
-            *[
-                tenant("POST", path, AnswerText(answer, events.bounds.room, events.bounds.body_timeout_s))
-                for path, answer in (
-                    (tokenize.TOKENIZE_PATH, texts.tokenize),
-                    (tokenize.DETOKENIZE_PATH, texts.detokenize),
-                )
-            ],
+            tenant("POST", tokenize.TOKENIZE_PATH, texts.tokenize),
+            tenant("POST", tokenize.DETOKENIZE_PATH, texts.detokenize),
             tenant(
                 "GET",
                 "/v1/limits",

@@ -18,7 +18,6 @@ from fairlane.gateway.dialects.openai.batches import LONGEST_WINDOW_H, BatchBody
 from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied, not_found
 from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller, may_ask
 from fairlane.gateway.insight.telemetry.context import traceparent
@@ -115,9 +114,7 @@ class BatchEndpoints:
             body = await context.read_body(max_bytes=MAX_BODY_BYTES, timeout_s=self.bounds.body_timeout_s)
         finally:
             context.exchange.release()
-        if len(body) <= LARGE_BODY_BYTES:
-            return checked(BatchBody, {}, body)
-        return await self.bounds.room.in_thread(context.tenant, len(body), partial(checked, BatchBody, {}, body))
+        return await self.bounds.room.run(context.tenant, len(body), partial(checked, BatchBody, {}, body))
 
     def _check(self, asked: BatchBody, caller: Caller) -> None:
         if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:

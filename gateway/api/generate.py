@@ -11,7 +11,7 @@ from fairlane.gateway.answers.builder import AnswerBuilder, Usage
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.api import recording
 from fairlane.gateway.errors import ApiError, error_body, internal_error
-from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, send_json
+from fairlane.gateway.http.sse import ClientConnection, EventStream, send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
@@ -53,14 +53,16 @@ class Generate(Generic[Generation]):
 
     async def __call__(self, context: RequestContext) -> None:
         """Serve one request: prepare → admit → submit → stream → settle. Raises ApiError until the response starts."""
+        plan = None
         try:
             plan = await self._prepare(context)
             with plan:
-                await self._serve(context, plan)
+                self._begin(context, plan)
+                await (self._stream if plan.request.stream else self._respond)(context, plan)
         except BaseException as error:
-            recording.ended(self._parts.recorder, context, error)
+            self._end(context, plan, error)
             raise
-        recording.ended(self._parts.recorder, context, None)
+        self._end(context, plan, None)
 
     async def _prepare(self, context: RequestContext) -> Plan:
         """Read, parse and admit the request. The body is freed on return, however long the response takes."""
@@ -73,32 +75,29 @@ class Generate(Generic[Generation]):
         finally:
             context.exchange.release()
 
-    async def _serve(self, context: RequestContext, plan: Plan) -> None:
+    def _begin(self, context: RequestContext, plan: Plan) -> None:
         context.lane, context.model = plan.service_level.lane.name, plan.model.name
+        self._parts.telemetry.in_flight.add(context.lane)
         if context.span.is_recording:
             self._note(context, plan)
-        in_flight = self._parts.telemetry.in_flight
-        in_flight.add(context.lane)
-        try:
-            await (self._stream if plan.request.stream else self._respond)(context, plan)
-            self._trace(context, plan, None)
-        except BaseException as error:
-            self._trace(context, plan, error)
-            raise
-        finally:
-            in_flight.add(context.lane, by=-1)
+
+    def _end(self, context: RequestContext, plan: Plan | None, error: BaseException | None) -> None:
+        """Record how the request ended. `error` is what ended it; without a plan it was not admitted."""
+        if plan is not None:
+            self._parts.telemetry.in_flight.add(context.lane, by=-1)
+            if self._parts.trace.is_on:
+                asked = plan.recorded(context.caller.identity.tenant, context.arrived_s)
+                self._parts.trace.ended(asked, context.outputs, error)
+        recording.ended(self._parts.recorder, context, error)
 
     async def _respond(self, context: RequestContext, plan: Plan) -> None:
         with ClientConnection(context.exchange.disconnect):
-            answer, headers = await self._whole(context, plan)
-        await send_json(context.send, answer, headers)
-
-    async def _whole(self, context: RequestContext, plan: Plan) -> tuple[object, Headers]:
-        """Return the whole response and its headers. Its parts are freed here, before a slow client has read it."""
-        answer = await self._submit(context, plan, None)
-        await self._generate(context, plan, answer, None)
-        whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
-        return whole, plan.headers(answer.jobs)
+            answer = await self._submit(context, plan, None)
+            await self._generate(context, plan, answer, None)
+            whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
+            headers = plan.headers(answer.jobs)
+            del answer  # its parts are freed before a slow client has read the response
+        await send_json(context.send, whole, headers)
 
     async def _stream(self, context: RequestContext, plan: Plan) -> None:
         fault: Exception | None = None
@@ -174,7 +173,7 @@ class Generate(Generic[Generation]):
             service_level=plan.service_level,
             arrived_s=context.arrived_s,
             queue_span=self._queue_span(plan, request),
-            still_waits_ms=self._parts.dispatcher.still_waits_ms,
+            still_waits_ms=self._parts.dispatcher.open_requests.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
             gap=self._parts.telemetry.gaps(context.lane, context.model, context.tenant).observe,
             grammar_param=plan.grammar_param,
@@ -185,12 +184,6 @@ class Generate(Generic[Generation]):
             await events.run(answer, schedule)
         finally:
             self._conclude(context, events, answer)
-
-    def _trace(self, context: RequestContext, plan: Plan, error: BaseException | None) -> None:
-        """Record the request in the trace, if recording is on. `error` is what ended it."""
-        if self._parts.trace.is_on:
-            asked = plan.recorded(context.caller.identity.tenant, context.arrived_s)
-            self._parts.trace.ended(asked, context.outputs, error)
 
     def _queue_span(self, plan: Plan, request: LiveRequest) -> Span:
         span = self._parts.telemetry.span("queue")

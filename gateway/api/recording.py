@@ -69,9 +69,8 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
     """Close the record of a request, or record the rejection of one that was not admitted."""
     if not recorder.enabled:
         return
-    code, message, limit = _said(error)
+    code, outcome, message, limit = _end_of(error)
     if context.record is not None:
-        outcome = Outcome.FINISHED if error is None else _outcome(error)
         context.record.answered(code, outcome, message, limit, is_timed=context.span.is_recording)
         if context.record.time is not None:
             context.notes |= {f"fairlane.time.{name}": ms for name, ms in time_fields(context.record.time).items()}
@@ -98,22 +97,17 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
         recorder.refused(refused, context.arrived_s)
 
 
-def _said(error: BaseException | None) -> tuple[str | None, str, str]:
-    """Return code, message and limit of an error. Other messages than our own may contain parts of a prompt."""
+def _end_of(error: BaseException | None) -> tuple[str | None, Outcome, str, str]:
+    """Return code, outcome, message and limit of an end. Other messages than our own may contain parts of a prompt."""
     match error:
         case None:
-            return None, "", ""
+            return None, Outcome.FINISHED, "", ""
         case ApiError():
-            return error.code, error.message[:LONGEST_TEXT], "" if error.limit is None else error.limit.name
+            limit = "" if error.limit is None else error.limit.name
+            return error.code, outcome_of(error), error.message[:LONGEST_TEXT], limit
         case ClientDisconnect() | asyncio.CancelledError():
-            return CLIENT_CLOSED, "", ""
+            return CLIENT_CLOSED, Outcome.CANCELLED, "", ""
         case _ if isinstance(error, STORE_ERRORS):
-            return "quota_store_unavailable", "The store did not answer.", ""
+            return "quota_store_unavailable", Outcome.FAILED, "The store did not answer.", ""
         case _:
-            return "internal_error", "", ""
-
-
-def _outcome(error: BaseException) -> Outcome:
-    if isinstance(error, ApiError):
-        return outcome_of(error)
-    return Outcome.CANCELLED if isinstance(error, ClientDisconnect | asyncio.CancelledError) else Outcome.FAILED
+            return "internal_error", Outcome.FAILED, "", ""

@@ -93,11 +93,8 @@ class Respond(Generate[ResponseRequest]):
         """Return the previous response, and the seal that opens summaries in it or in the body."""
         known: dict[str, Any] = {}
         if _NAME in body:
-            if len(body) > LARGE_BODY_BYTES:
-                room = self._parts.bounds.room
-                previous_id = await room.in_thread(caller.tenant_id, len(body), lambda: _previous_id(body))
-            else:
-                previous_id = _previous_id(body)
+            room = self._parts.bounds.room
+            previous_id = await room.run(caller.tenant_id, len(body), partial(_previous_id, body))
             if previous_id is not None:
                 known["previous"] = await self._previous(caller, previous_id)
         if COMPACTION in body or COMPACTION in known.get("previous", b""):

@@ -2,9 +2,9 @@
 
 Nothing is enqueued or charged. Bodies have the bounds of a chat, and invalid ones count as any other."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
@@ -17,12 +17,12 @@ from fairlane.gateway.dialects.openai.requests import read_chat
 from fairlane.gateway.dialects.openai.wire import ChatBody, checked_fields
 from fairlane.gateway.errors import ApiError, context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
-from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
+from fairlane.gateway.http.json_reader import read_object
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import PromptTooLong
+from fairlane.gateway.pipeline.bounds import Bounds
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import allowed_model
 
@@ -75,13 +75,28 @@ class DetokenizeBody(_Body):
 
 
 @dataclass(eq=False)
-class TextAnswers:
-    """Tokenizes and detokenizes with the cards of the known models."""
+class TextEndpoints:
+    """The endpoints that answer from the body and the model's card alone."""
 
     fleet_cache: FleetCache
-    room: BodyRoom
+    bounds: Bounds
 
-    def tokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+    async def tokenize(self, context: RequestContext) -> None:
+        await self._answer(context, self._tokenized)
+
+    async def detokenize(self, context: RequestContext) -> None:
+        await self._answer(context, self._detokenized)
+
+    async def _answer(self, context: RequestContext, answer: Answer) -> None:
+        room, timeout_s = self.bounds.room, self.bounds.body_timeout_s
+        try:
+            body = await context.read_body(max_bytes=room.most_bytes(1), timeout_s=timeout_s)
+            document = await room.run(context.tenant, len(body), partial(answer, body, context.caller))
+        finally:
+            context.exchange.release()
+        await send_json(context.send, document, [])
+
+    def _tokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         """Return vLLM's response: the prompt tokens that a completion or chat of this body would be charged.
 
         Raises ApiError `context_length_exceeded`, with the count, for a prompt that is too long."""
@@ -102,14 +117,14 @@ class TextAnswers:
             told["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
         return told
 
-    def detokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+    def _detokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         asked = checked_fields(DetokenizeBody, {}, self._read(body))
         model = allowed_model(self.fleet_cache, asked.model, caller)
         _check_ids(model, asked.tokens)
         return {"prompt": model.text.spelled_out(asked.tokens)}
 
     def _read(self, body: bytes) -> dict[str, Any]:
-        return read_object(body, token_ids=self.room.most_token_ids(1))
+        return read_object(body, token_ids=self.bounds.room.most_token_ids(1))
 
 
 def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody) -> Tokens:
@@ -130,35 +145,3 @@ def _check_ids(model: ServedModel, ids: Tokens) -> None:
         raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")
     if ids and max(ids) >= model.text.card.vocab_size:
         raise invalid("tokens", f"`tokens` holds a token id that is not below {model.text.card.vocab_size}.")
-
-
-@dataclass(eq=False)
-class AnswerText:
-    """An endpoint that answers from the body alone, inside the tenant middleware."""
-
-    answer: Answer
-    room: BodyRoom
-    body_timeout_s: float
-
-    async def __call__(self, context: RequestContext) -> None:
-        try:
-            max_bytes = self.room.most_bytes(1)
-            body = await context.read_body(max_bytes=max_bytes, timeout_s=self.body_timeout_s)
-            answer = await self._answered(body, context.caller)
-        finally:
-            context.exchange.release()
-        await send_json(context.send, answer, [])
-
-    async def _answered(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        if len(body) <= LARGE_BODY_BYTES:
-            return self.answer(body, caller)
-        return await self.room.in_thread(caller.tenant_id, len(body), lambda: self._measured(body, caller))
-
-    def _measured(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """Measure the thread's time, so that an invalid body is charged for it (`RefusedRequests`)."""
-        began_s = time.thread_time()
-        try:
-            return self.answer(body, caller)
-        except ApiError as refused:
-            refused.work_s = time.thread_time() - began_s
-            raise

@@ -11,13 +11,16 @@ takes some milliseconds, during which other threads run."""
 
 import asyncio
 import ctypes
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memory
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
 # Only bodies up to this size may use the last part of the budget, so that a few large ones cannot block all others.
@@ -192,6 +195,14 @@ class BodyRoom:
     _turns: ThreadTurns = field(default_factory=ThreadTurns)
     _huge_turns: ThreadTurns = field(default_factory=ThreadTurns)
 
+    async def run(self, tenant: str, count: int, work: Callable[[], T]) -> T:
+        """Run `work` on a body of `count` bytes, in a thread if it is large: the event loop has streams to serve.
+
+        An ApiError from a thread has the processor time, so that an invalid body is charged for it."""
+        if count <= LARGE_BODY_BYTES:
+            return work()
+        return await self.in_thread(tenant, count, partial(_timed, work))
+
     async def in_thread(self, tenant: str, count: int, work: Callable[[], T]) -> T:
         """Run `work` in a thread: at a time one for large bodies and one for huge ones, with tenants taking turns."""
         turns = self._huge_turns if count > HUGE_BODY_BYTES else self._turns
@@ -206,6 +217,15 @@ class BodyRoom:
     def most_token_ids(self, prompts: int) -> int:
         context = self.longest_context()
         return self.cap_bytes if context is None else prompts * context
+
+
+def _timed(work: Callable[[], T]) -> T:
+    began_s = time.thread_time()
+    try:
+        return work()
+    except ApiError as refused:
+        refused.work_s = time.thread_time() - began_s
+        raise
 
 
 # Larger blocks are separate mappings. This is glibc's initial value, which it would otherwise raise as blocks are

@@ -4,12 +4,10 @@ The server puts an `Exchange` into the request's scope, and `exchange_of` reads 
 as a test, gets one without a connection.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from starlette.types import Receive, Scope
+from starlette.types import Scope
 
-from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Place
 from fairlane.gateway.http.disconnect import Disconnect
@@ -35,20 +33,6 @@ class Exchange:
 
     def put_into(self, scope: Scope) -> None:
         scope.setdefault("state", {})[_KEY] = self
-
-    async def read_body(
-        self, receive: Receive, headers: Sequence[tuple[bytes, bytes]], *, max_bytes: int, timeout_s: float, tenant: str
-    ) -> bytes:
-        """Return the whole body, charged to `tenant` until `release`. Raises as `http.body.read_body`."""
-        return await read_body(
-            receive,
-            headers,
-            max_bytes=max_bytes,
-            timeout_s=timeout_s,
-            arrived=self.channel.take_body(),
-            hold=self.hold,
-            tenant=tenant,
-        )
 
     def release(self) -> None:
         self.hold.release()

@@ -19,7 +19,7 @@ from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.disconnect import Disconnect
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
+from fairlane.gateway.http.json_reader import scalars
 from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedChannel, Recording, Run, Runs, not_kept
@@ -160,12 +160,9 @@ class Idempotent:
         caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self.bounds
         max_bytes = bounds.room.most_bytes(self.most_prompts)
         body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
-        if len(body) <= LARGE_BODY_BYTES:
-            digest, wants_stream = _looked_at(self.path, headers, body)
-        else:
-            looked_at = partial(_looked_at, self.path, headers, body)
-            digest, wants_stream = await bounds.room.in_thread(caller.tenant_id, len(body), looked_at)
-            del looked_at
+        looked_at = partial(_looked_at, self.path, headers, body)
+        digest, wants_stream = await bounds.room.run(caller.tenant_id, len(body), looked_at)
+        del looked_at
         whole = [body]
         del body  # `perform` takes it from `whole`, so that it is freed before the response ends
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from starlette.types import Receive, Scope, Send
 
 from fairlane.common.log_lines import Facts
+from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.exchange import Exchange
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.live import LiveRecord
@@ -78,8 +79,14 @@ class RequestContext:
 
     async def read_body(self, *, max_bytes: int, timeout_s: float) -> bytes:
         """Return the whole body, which counts until `exchange.release`. Raises ApiError, ClientDisconnect."""
-        body = await self.exchange.read_body(
-            self.receive, self.headers, max_bytes=max_bytes, timeout_s=timeout_s, tenant=self.tenant
+        body = await read_body(
+            self.receive,
+            self.headers,
+            max_bytes=max_bytes,
+            timeout_s=timeout_s,
+            arrived=self.exchange.channel.take_body(),
+            hold=self.exchange.hold,
+            tenant=self.tenant,
         )
         self.body_bytes = len(body)
         return body

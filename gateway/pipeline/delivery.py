@@ -114,9 +114,6 @@ class Dispatcher:
         self._jobs[job.id] = job
         self.open_requests.entered(job)
 
-    def placed(self, job: LiveJob, place: int) -> None:
-        self.open_requests.placed(job, place)
-
     def called(self, job: LiveJob) -> None:
         """Note that one worker was called for a job. All are woken if it does not come soon."""
         line = self._lines.get(job.queue)
@@ -126,9 +123,6 @@ class Dispatcher:
         if line.rousing is None or line.rousing.done():
             line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
 
-    def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
-        return self.open_requests.still_waits_ms(job, place)
-
     async def position(self, job: LiveJob) -> int | None:
         """Return a job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
         return await self.queue(job.queue).position(job.id)
@@ -137,9 +131,6 @@ class Dispatcher:
         """Move a job to another queue. Later events from its old queue are ignored."""
         self.queue(queue)
         job.queue, job.diverged = queue, -1
-
-    def demote(self, job: LiveJob) -> None:
-        self.open_requests.demoted(job)
 
     def release(self, job: LiveJob) -> None:
         """Drop a settled job. Its record is deleted soon after the job has ended.

@@ -1,7 +1,6 @@
 """Prepares a request: parses, tokenizes, sets its terms and admits it. Nothing is reserved, and no store is used."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,7 +17,6 @@ from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.identity.auth import Caller
@@ -94,6 +92,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     answers: Sequence[Admitted]
     # The weakest guarantee of its jobs.
     guaranteed: bool
+    # Time to the first token of the last job; 0.0 while no worker knows its costs.
+    expected_ttft_ms: float
     # The field to shorten if the prompt is too long.
     prompt_param: str
     # Counts the jobs until they are enqueued.
@@ -103,11 +103,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def __exit__(self, *_: object) -> None:
         self.open_requests.let_go(self.model.queue, self.ids)
-
-    @property
-    def expected_ttft_ms(self) -> float:
-        """Expected time to the first token of the last job; 0.0 while no worker knows its costs."""
-        return max([answer.expected_ttft_ms or 0.0 for answer in self.answers])
 
     @property
     def output_param(self) -> str:
@@ -245,7 +240,8 @@ class Preparer:
             asked=asked,
             grammar=grammar,
             answers=answers,
-            guaranteed=all(answer.guaranteed for answer in answers),
+            guaranteed=False not in [answer.guaranteed for answer in answers],
+            expected_ttft_ms=max([answer.expected_ttft_ms or 0.0 for answer in answers]),
             prompt_param=kind.prompt_param,
             open_requests=self.open_requests,
         )
@@ -254,22 +250,7 @@ class Preparer:
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         read_bytes = len(body) + kind.carried_bytes
-        if read_bytes <= LARGE_BODY_BYTES:
-            return self._understand(kind, body, caller)
-        # Large bodies are parsed in a thread, because the event loop has streams to serve.
-        work = partial(self._understand_and_measure, kind, body, caller)
-        return await self.room.in_thread(caller.tenant_id, read_bytes, work)
-
-    def _understand_and_measure(
-        self, kind: Kind[Generation], body: bytes, caller: Caller
-    ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        """Measure the thread's time, so that an invalid body is charged for it (`RefusedRequests`)."""
-        began_s = time.thread_time()
-        try:
-            return self._understand(kind, body, caller)
-        except ApiError as refused:
-            refused.work_s = time.thread_time() - began_s
-            raise
+        return await self.room.run(caller.tenant_id, read_bytes, partial(self._understand, kind, body, caller))
 
     def _understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
@@ -309,17 +290,16 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
-    named = {"logit_bias": [token for token, _ in request.draw.get("logit_bias", ())]}
-    named["stop_token_ids"] = [*request.stop_token_ids]
-    for field, tokens in named.items():
+    biased = [token for token, _ in request.draw.get("logit_bias", ())]
+    for field, tokens in (("logit_bias", biased), ("stop_token_ids", request.stop_token_ids)):
         if tokens and max(tokens) >= vocab_size:
             raise invalid(field, f"`{field}` holds a token id that is not below {vocab_size}.")
 
 
 def _check_fields(request: GenerationRequest, refused: Sequence[str]) -> None:
-    field = next((field for field in refused if request.asks_for(field)), None)
-    if field is not None:
-        raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
+    for field in refused:
+        if request.asks_for(field):
+            raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:

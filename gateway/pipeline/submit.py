@@ -249,9 +249,9 @@ class Submitter:
             raise store_unavailable() from error
         if message.guaranteed and not put.guaranteed:
             job.message = msgspec.structs.replace(message, guaranteed=False)
-            self.dispatcher.demote(job)
+            self.dispatcher.open_requests.demoted(job)
         job.place = put.position
-        self.dispatcher.placed(job, put.position)
+        self.dispatcher.open_requests.placed(job, put.position)
         if put.called:
             self.dispatcher.called(job)
 
