@@ -6,7 +6,8 @@
     prices.py         look up what its tokens cost
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
     delivery.py       deliver events from the queues to its jobs
-    stream.py         turn tokens into text; deadlines and progress
+    stream.py         turn tokens into text, and report progress
+    deadlines.py      end it at a deadline
     grants.py         grant more output while it runs
     settlement.py     end it once, and charge it once
 

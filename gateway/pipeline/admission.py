@@ -91,8 +91,9 @@ def admit(
     `deadline_unattainable`); then none is admitted."""
     for each in asked:
         _check_width(each, model)
-    if any(ms is not None and ms <= 0 for each in asked for ms in (each.deadline_ms, each.ttft_ms)):
-        raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
+        for ms in (each.deadline_ms, each.ttft_ms):
+            if ms is not None and ms <= 0:
+                raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
     answers: list[Admitted] = []
     for job_id, request in zip(job_ids, asked, strict=True):
         answer = assess(request, workers=model.workers, open_requests=open_requests, now_ms=now_ms)

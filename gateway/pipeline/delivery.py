@@ -137,8 +137,8 @@ class Dispatcher:
 
         The record of an unanswered request with an idempotency key is kept as long as the key."""
         self._drop(job)
-        once, told = job.request.ask.once, [each.is_complete for each in job.request.jobs]
-        if once is not None and job.message is not None and not all(told):
+        once = job.request.ask.once
+        if once is not None and job.message is not None and not all(each.is_complete for each in job.request.jobs):
             self._wanted[job.id] = once.until_ms
         if job.finished is not None or job.over:
             self.forget(job.queue, job.id)

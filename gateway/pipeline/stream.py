@@ -20,13 +20,13 @@ from fairlane.gateway.answers.chunks import (
 from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TokenStream
+from fairlane.gateway.pipeline.deadlines import Deadlines, deadline_exceeded
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import Choice, Fault, LiveJob, LiveRequest, News
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS
 
 
@@ -60,8 +60,7 @@ class TokenEvents:
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _max_wait_over: bool = False
-    _begun: bool = False
+    _deadlines: Deadlines = field(init=False)
     # Time of the last output to the consumer.
     _spoke_s: float = 0.0
     # The consumer has received the start of the response.
@@ -80,6 +79,7 @@ class TokenEvents:
 
     def __post_init__(self) -> None:
         self.jobs = self.request.jobs
+        self._deadlines = Deadlines(self.service_level, self.arrived_s, self.jobs, self.queue)
         for job in self.jobs:
             for choice in job.choices:
                 choice.reader = self.reader()
@@ -113,11 +113,11 @@ class TokenEvents:
                     await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
                 if not [job for job in self.jobs if not job.settled]:
                     return
-                await self._rest(min(notice_at, self._deadline()))
+                await self._rest(min(notice_at, self._deadlines.next_s()))
                 if self._needs_care:
                     continue
                 now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + every_s)
-                await self._check_deadlines(now_s)
+                await self._deadlines.check(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + every_s
                     pieces = await self._while_silent()
@@ -243,7 +243,7 @@ class TokenEvents:
             return
         match finished.outcome:
             case Outcome.EXPIRED:
-                raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+                raise deadline_exceeded("its deadline, or its lane's longest wait, has passed")
             case Outcome.UNAVAILABLE:
                 raise unavailable()
             case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
@@ -255,40 +255,6 @@ class TokenEvents:
                 raise ApiError("The request was cancelled: its gateway had lost the store.", "quota_store_unavailable")
             case _:
                 raise internal_error()
-
-    def _deadline(self) -> float:
-        service_level = self.service_level
-        due_ms = math.inf if service_level.deadline_ms is None else service_level.deadline_ms
-        if not self._all_begun():
-            first_ms = math.inf if service_level.hard_ttft_ms is None else service_level.hard_ttft_ms
-            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else service_level.max_wait_ms)
-        return self.arrived_s + due_ms / 1e3
-
-    def _all_begun(self) -> bool:
-        """Return whether every job has a token. Once true it is cached, since it is asked for each token."""
-        self._begun = self._begun or not [job for job in self.jobs if not job.begun]
-        return self._begun
-
-    async def _check_deadlines(self, now_s: float) -> None:
-        waited_ms = (now_s - self.arrived_s) * 1e3
-        if self.service_level.deadline_ms is not None and waited_ms >= self.service_level.deadline_ms:
-            raise _deadline_exceeded(f"it was not done within {self.service_level.deadline_ms:g} ms")
-        if self._all_begun():
-            return
-        if self.service_level.hard_ttft_ms is not None and waited_ms >= self.service_level.hard_ttft_ms:
-            raise _deadline_exceeded(f"there was no token within {self.service_level.hard_ttft_ms:g} ms")
-        if waited_ms >= self.service_level.max_wait_ms and not self._max_wait_over:
-            if await self._still_queued():
-                raise _deadline_exceeded(f"it waited in the queue for {self.service_level.max_wait_ms:g} ms")
-            self._max_wait_over = True
-
-    async def _still_queued(self) -> bool:
-        """Return whether any job waits for a worker. On store errors, assume none does."""
-        try:
-            records = [await self.queue(job.queue).record(job.id) for job in self.jobs if not job.begun]
-        except STORE_ERRORS:
-            return False
-        return any(record is not None and record.state is JobState.QUEUED for record in records)
 
     def _every_s(self, schedule: KeepAliveSchedule) -> float:
         return schedule.every_s if self.service_level.tells_progress else schedule.keep_alive_s
@@ -318,7 +284,3 @@ class TokenEvents:
 def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:
     """Return the rest of an expected wait. If it is exceeded or unknown, assume as long again as it has taken."""
     return expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
-
-
-def _deadline_exceeded(why: str) -> ApiError:
-    return ApiError(f"The request has ended: {why}.", "deadline_exceeded")
