@@ -1,10 +1,7 @@
 """Ends every job and settles its request exactly once, despite failures of client, worker or store.
 
 Settlements survive the cancellation of their request: a task of their own retries until the store answers. What this
-process leaves unsettled is settled by a reaper after its lease.
-
-`Inline` bounds many short waits with a single timer, because `asyncio.timeout` would need a timer and half a dozen
-calls for each."""
+process leaves unsettled is settled by a reaper after its lease."""
 
 import asyncio
 import logging
@@ -25,44 +22,6 @@ from fairlane.scheduler.queue.types import JobRecord, JobState
 from fairlane.store.errors import STORE_ERRORS
 
 T = TypeVar("T")
-
-
-class Inline:
-    """Bounds waits of many tasks to `limit_s` each."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        # Loop time of each task's timeout, earliest first.
-        self._waiting: dict[asyncio.Task[object], float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def wait(self, work: Awaitable[T]) -> T:
-        """Await `work`. Raises TimeoutError after `limit_s` and cancels it."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine always runs in a task
-        cancelled_before, loop = task.cancelling(), task.get_loop()
-        self._waiting[task] = ends_s = loop.time() + self._limit_s
-        if self._timer is None:
-            self._timer = loop.call_at(ends_s, self._look)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            is_late = task not in self._waiting
-            if is_late and task.uncancel() <= cancelled_before:
-                raise TimeoutError from None
-            raise
-        finally:
-            self._waiting.pop(task, None)
-
-    def _look(self) -> None:
-        self._timer = None
-        for task, ends_s in list(self._waiting.items()):
-            loop = task.get_loop()
-            if ends_s > loop.time():
-                self._timer = loop.call_at(ends_s, self._look)
-                return
-            del self._waiting[task]
-            task.cancel()
 
 
 log = logging.getLogger(__name__)
@@ -88,7 +47,6 @@ class Settlements:
     dispatcher: Dispatcher
     telemetry: Telemetry
     confirm_s: float
-    _inline: Inline = field(default_factory=lambda: Inline(INLINE_S), init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @property
@@ -112,7 +70,8 @@ class Settlements:
             with self.telemetry.span("settle") as span:
                 if span.is_recording:
                     span.set(_span_attributes(total(request.charges)))
-                settled = await self._inline.wait(self._ask(request))
+                async with asyncio.timeout(INLINE_S):
+                    settled = await self._ask(request)
         except (TimeoutError, asyncio.CancelledError) as error:
             self._spawn(self._finish(request))
             if isinstance(error, asyncio.CancelledError):
