@@ -95,28 +95,24 @@ class SyntaxReader:
     def _read_reasoning(self, marks: tuple[str, str], *, is_open: bool) -> Waiting:
         if not is_open and not (yield from self._next_mark(marks[:1])):
             return
-        close = Marks(marks[1:])
-        while True:
-            start, end, mark = close.find(self._text, self._at, ended=self._ended)
-            self._delta.add_reasoning(self._text[self._at : start])
-            self._at = end
-            if mark is not None or self._ended:
-                return
-            yield
+        yield from self._emit_until(Marks(marks[1:]), self._delta.add_reasoning)
 
     def _emit_until_mark(self) -> Generator[None, None, str | None]:
         """Emit content up to the next mark, and take that; None at the end.
 
         After a call, the beginning of a mark at the end of the text is a truncated mark, not content."""
+        marks = self._later_marks if self.calls else self._marks
+        return (yield from self._emit_until(marks, self._delta.add_content, drops_partial=bool(self.calls)))
+
+    def _emit_until(
+        self, marks: Marks, emit: Callable[[str], None], *, drops_partial: bool = False
+    ) -> Generator[None, None, str | None]:
         while True:
-            marks = self._later_marks if self.calls else self._marks
-            start, end, mark = marks.find(self._text, self._at, ended=self._ended and not self.calls)
-            self._delta.add_content(self._text[self._at : start])
+            start, end, mark = marks.find(self._text, self._at, ended=self._ended and not drops_partial)
+            emit(self._text[self._at : start])
             self._at = end
-            if mark is not None:
+            if mark is not None or self._ended:
                 return mark
-            if self._ended:
-                return None
             yield
 
     def _next(self) -> Generator[None, None, str]:
@@ -126,6 +122,15 @@ class SyntaxReader:
                 return ""
             yield
         return self._text[self._at]
+
+    def _until(self, end: str, most: int) -> Generator[None, None, str | None]:
+        """Take the text before a character; None if that does not follow within `most` characters."""
+        begin = self._at - (self._kept_from or 0)
+        while (character := (yield from self._next())) and character != end:
+            self._at += 1
+            if self._at - (self._kept_from or 0) - begin > most:
+                return None
+        return self._text[(self._kept_from or 0) + begin : self._at] if character else None
 
     def _next_mark(self, marks: Sequence[str]) -> Asking:
         """Take one of these marks if it comes next, after whitespace; return whether it did."""
@@ -216,13 +221,8 @@ class SyntaxReader:
                     return has_begun
 
     def _named(self) -> Asking:
-        begin = self._at - (self._kept_from or 0)
-        while (character := (yield from self._next())) and character != "{":
-            self._at += 1
-            if self._at - (self._kept_from or 0) - begin > _MAX_NAMED_HEAD_CHARS:
-                return False
-        head = self._head.fullmatch(self._text, (self._kept_from or 0) + begin, self._at)
-        if not character or head is None:
+        head = self._head.fullmatch((yield from self._until("{", _MAX_NAMED_HEAD_CHARS)) or "")
+        if head is None:
             return False
         self._begin(head["name"])
         yield from self._emit_arguments()
@@ -277,13 +277,8 @@ class SyntaxReader:
     def _tagged(self) -> Asking:
         if not (yield from self._next_mark((_FUNCTION,))):
             return False
-        begin = self._at - (self._kept_from or 0)
-        while (character := (yield from self._next())) and character != ">":
-            self._at += 1
-            if self._at - (self._kept_from or 0) > MAX_HEAD_CHARS:
-                return False
-        name = self._text[(self._kept_from or 0) + begin : self._at].strip()
-        if not character or not _NAME.fullmatch(name):
+        name = ((yield from self._until(">", MAX_HEAD_CHARS)) or "").strip()
+        if not _NAME.fullmatch(name):
             return False
         self._at += 1
         head, self._kept_from = self._text[self._kept_from : self._at], None
