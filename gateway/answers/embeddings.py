@@ -34,7 +34,6 @@ class EmbeddingAnswer(AnswerBuilder):
         return b""
 
     def _vectors(self) -> Iterator[bytes]:
-        """Yield the vectors of all inputs; a job has those of several, one after the other."""
         size = self._model.text.card.embedding_size
         width = FLOAT_BYTES * (size if isinstance(size, int) else 0)
         for _, choice in sorted(self._choices.items()):

@@ -73,7 +73,6 @@ class Conversation:
         return self._messages(turns, self._form)
 
     def _best_form(self, render: Callable[[list[dict[str, Any]]], str]) -> _Form:
-        """Return the first variant in which the template shows calls, as JSON and not as Python."""
         rendered = {form: _probe(render, self._messages(_PROBE, form)) for form in _FORMS}
         takes = [form for form, text in rendered.items() if _FUNCTION in text and _VALUE in text]
         clean = [form for form in takes if f"{{'{_KEY}'" not in rendered[form] and "None" not in rendered[form]]

@@ -156,7 +156,6 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as transformers' filter does: not escaped for HTML, unlike stock jinja2."""
     if max(indent or 0, *map(len, separators or ("", ""))) > _MAX_JSON_FILL:
         raise SecurityError("too wide")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

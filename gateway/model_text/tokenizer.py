@@ -43,7 +43,6 @@ class StopMatcher:
         return self.stopped_by is not None
 
     def feed(self, text: str) -> str:
-        """Add text; return the text that certainly belongs to no stop string."""
         seen = self._held + text
         candidates = list(zip(self._stops, self._starts, strict=True))
         found = [(at + len(stop), at, stop) for stop, start in candidates if (at := seen.find(stop, start)) >= 0]
@@ -148,9 +147,6 @@ class TextModel:
         return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of a plain completion's prompt.
-
-        Raises ApiError naming `prompt` for ids outside the vocabulary, PromptTooLong."""
         if isinstance(prompt, str):
             return self.encode(prompt)
         return self._ids(prompt, "prompt")
@@ -196,7 +192,6 @@ class TextModel:
         return stream.push(token_ids).text + stream.flush().text
 
     def spelled_out(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, special ones by name; incomplete characters become U+FFFD."""
         spelled, begun = [], False
         for token_id in token_ids:
             piece = self.vocabulary.piece(token_id, first=not begun)

@@ -49,7 +49,6 @@ class Vocabulary:
         self._later: dict[int, bytes | None] = {}
 
     def showing(self, names: Collection[str]) -> "Vocabulary":
-        """Return the same vocabulary, in which these special tokens add their names to a text."""
         other = copy.copy(self)
         other._shown = {token: name.encode("utf-8") for token, name in self._special.items() if name in names}
         other._first, other._later = {}, {}
@@ -65,8 +64,6 @@ class Vocabulary:
         return pieces[token_id]
 
     def spell(self, token_ids: Sequence[int], *, first: bool) -> bytes | None:
-        """Return the bytes that tokens add to a text together; None if none of them adds any. `first`: as in
-        `piece`."""
         if first:
             for number, token_id in enumerate(token_ids, 1):
                 piece = self.piece(token_id, first=True)

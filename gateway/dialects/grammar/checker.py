@@ -85,7 +85,6 @@ class GrammarChecker:
         return found
 
     async def _ask(self, request: CheckRequest, *, is_slow: bool) -> CheckResult | None:
-        """Return a child's result; None if the check was stopped for a waiting tenant."""
         loan = await self._lending.borrow(is_slow=is_slow)
         try:
             async with asyncio.timeout(None) as stop:

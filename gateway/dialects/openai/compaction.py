@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fairlane.gateway.dialects.openai.fields import Hint, Text
-from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.requests import Turn, stated_fields
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
 from fairlane.gateway.dialects.openai.response_items import Items, turns_of
@@ -16,11 +16,7 @@ from fairlane.gateway.dialects.openai.tools import ToolChoice
 from fairlane.gateway.dialects.openai.wire import RequestBody, checked
 from fairlane.gateway.errors import invalid
 
-NEUTRAL_COMPACTION: Neutral = {
-    "image": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
-}
+NEUTRAL_COMPACTION: Neutral = {**CACHE_HINTS, "image": ()}
 MOST_SUMMARY_TOKENS = 4_096
 _ASKED = (
     "Summarize the conversation so far for an assistant that will go on with it and can see nothing else of it. Keep "

@@ -29,8 +29,13 @@ _VLLM: Neutral = {
     "vllm_xargs": ({},),
 }
 NEUTRAL: Neutral = {**_VLLM, "store": (False,)}
+CACHE_HINTS: Neutral = {
+    "prompt_cache_options": (),
+    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
+}
 NEUTRAL_CHAT: Neutral = {
     **NEUTRAL,
+    **CACHE_HINTS,
     "add_generation_prompt": (True,),
     "audio": (),
     "chat_template": (),
@@ -45,8 +50,6 @@ NEUTRAL_CHAT: Neutral = {
     "modalities": (["text"],),
     "moderation": (),
     "prediction": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
     "verbosity": ("medium",),
     "web_search_options": (),
 }

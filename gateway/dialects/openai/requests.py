@@ -85,12 +85,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     def asks_for(self, field: str) -> bool:
-        """Return whether a field of sampling or stopping has an unusual value."""
         said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
         return self.draw.get(field, usual) != usual or bool(said) or (field == "logprobs" and said is not None)
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
-        """Return the worker's sampling parameters. `seed`: the caller's or a random one; `eos`: the model's."""
         return Sampling(
             **self.draw,
             seed=seed & _SEED_MASK,

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text
-from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, stated_fields
 from fairlane.gateway.dialects.openai.response_items import (
     CallItem,
@@ -40,6 +40,7 @@ from fairlane.gateway.dialects.openai.wire import Count, EffortWord, SampledBody
 from fairlane.gateway.errors import invalid
 
 NEUTRAL_RESPONSE: Neutral = {
+    **CACHE_HINTS,
     "access_programs": (),
     "background": (False,),
     "context_management": ([],),
@@ -47,8 +48,6 @@ NEUTRAL_RESPONSE: Neutral = {
     "image": (),
     "moderation": (),
     "prompt": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
     "truncation": ("disabled",),
 }
 

@@ -262,5 +262,4 @@ def _stage(turn: Turn) -> int:
 
 
 def _continues(before: Turn, turn: Turn) -> bool:
-    """Return whether the model produced both together."""
     return before.role == turn.role == "assistant" and (_stage(before) == 0 or _stage(turn) == 2)

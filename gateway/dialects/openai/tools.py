@@ -36,7 +36,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return OpenAI's form, which chat templates read."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 

@@ -67,8 +67,6 @@ class CallGrammar:
         return "\n".join([*rules, *self._reasoning_rules()])
 
     def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Return a grammar of any text, or calls as in `forced`; only those of strict tools must follow the schema.
-        Unless `parallel`, one call ends the response."""
         start = f"start: {self._reasons(is_reasoning)}"
         opening = self._opening
         text = _NO_BRACE if self._syntax.bare else _ANYTHING
@@ -143,7 +141,6 @@ class CallGrammar:
             yield f"{rule}: {_json(_closed(tool.parameters) if is_strict else _ANY_OBJECT)}"
 
     def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the rules of one argument as a tag. `within`: the schema of all arguments."""
         begin, end = _text(f"{tagged.OPEN}{key}>\n"), _text(f"\n{tagged.CLOSE}\n")
         if schema["type"] != "string":
             yield f"{rule}: {begin} {_json({**_definitions(within), **schema})} {end}"

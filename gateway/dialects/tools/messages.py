@@ -141,7 +141,6 @@ class MessageReader:
         self._place = _Place.OUTSIDE
 
     def _give_up_header(self) -> None:
-        """Treat a header, and what follows it, as content without marks."""
         said, self._header = _ANY_MARK.sub("", self._header), ""
         self._has_said = self._has_said or bool(said)
         self._place = _Place.CONTENT

@@ -116,7 +116,6 @@ class SyntaxReader:
             yield
 
     def _next(self) -> Generator[None, None, str]:
-        """Return the next character without taking it; empty at the end."""
         while self._at >= len(self._text):
             if self._ended:
                 return ""
@@ -353,7 +352,6 @@ def _decoded(text: str) -> object:
 
 
 def _as_arguments(value: str) -> str:
-    """Return the JSON text of arguments that may be null or quoted as a string."""
     if value == "null":
         return "{}"
     inner = _decoded(value) if value.startswith('"') else None

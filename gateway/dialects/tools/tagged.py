@@ -67,7 +67,6 @@ def _type_of(value: object) -> str:
 
 
 def _cast(text: str, types: list[str]) -> object:
-    """Convert a value to the first of these types that it fits; keep text if it fits none."""
     for kind in types:
         if kind == "string":
             return text
