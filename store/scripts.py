@@ -6,11 +6,15 @@ queries. Text before the first such line is the file's own comment.
 
 import hashlib
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import redis.exceptions
+from redis.asyncio import Redis
+
+from fairlane.store.errors import StoreUnavailable
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
@@ -48,3 +52,37 @@ def read_scripts(folder: Path) -> dict[str, str]:
         comment, *named = _NAME.split(file.read_text())
         found |= zip(named[::2], named[1::2], strict=True) if named else [(file.stem, comment)]
     return found
+
+
+class Scripts(dict[str, Script]):
+    """The scripts of a folder, each behind the one named `shared`, if there is one."""
+
+    def __init__(self, folder: Path) -> None:
+        sources = read_scripts(folder)
+        shared = sources.pop("shared", "")
+        super().__init__({name: Script(shared + source) for name, source in sources.items()})
+
+    async def run(self, client: ScriptClient, name: str, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401
+        """Run a script and return its reply. Raise StoreUnavailable."""
+        with translated(name):
+            return await self[name].run(client, key, *args)
+
+
+async def call(client: Redis, name: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - the command's reply
+    """Run a plain command and return its reply. Raise StoreUnavailable."""
+    with translated(name):
+        return await client.execute_command(name, *args)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise StoreUnavailable for every error of the store."""
+    try:
+        yield
+    except (redis.exceptions.RedisError, OSError) as error:
+        raise StoreUnavailable(f"{what}: {type(error).__name__}") from error
+
+
+def texts(found: Sequence[bytes]) -> list[str]:
+    """Decode names and ids."""
+    return [each.decode() for each in found]

@@ -9,7 +9,7 @@
     line_runner.py, line_call.py  the running lines of a batch, each as a request like any other
     results.py                  answers: segments while the batch runs, two files at its end
     erasure.py                  erases a deleted tenant's files and batches
-    keys.py, scripts.py         Redis keys and scripts (`lua/`)
+    keys.py                     Redis keys, and the scripts in `lua/`
 
 The callers are the file and batch endpoints in `gateway.api`, and the application, which passes its endpoints to the
 runner. This package decides nothing about budgets or queues: a line goes through `gateway.pipeline` like a client's

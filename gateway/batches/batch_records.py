@@ -6,19 +6,21 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from redis.asyncio import Redis
 
-from fairlane.gateway.batches import keys, scripts
+from fairlane.gateway.batches import keys
 from fairlane.gateway.batches.batch import OPEN, Batch, Progress
 from fairlane.gateway.batches.files import StoredFile
+from fairlane.gateway.batches.keys import SCRIPTS
 from fairlane.gateway.dialects.openai.batches import BatchObject, Status
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
 from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limit_status
 from fairlane.quotas.tenants import Tenant
+from fairlane.store.scripts import call, texts
 
 _ID = re.compile(r"batch_[0-9a-f]{24}")
 KEPT_S = 30 * 86_400
@@ -110,7 +112,7 @@ class BatchRecords:
         if _ID.fullmatch(batch_id) is None:
             return None
         place = f"{keys.of_root(root)}batch:{batch_id}"
-        owner, doc, cancelling = await scripts.call(self._client, "HMGET", place, "tenant", "doc", "cancelling")
+        owner, doc, cancelling = await call(self._client, "HMGET", place, "tenant", "doc", "cancelling")
         if owner is None or owner.decode() != account:
             return None
         return _known(doc, cancelling)
@@ -125,7 +127,7 @@ class BatchRecords:
         return asked
 
     async def enqueued(self, root: str, level: str) -> dict[str, int]:
-        found = await scripts.call(self._client, "HGETALL", f"{keys.of_root(root)}enqueued:{level}")
+        found = await call(self._client, "HGETALL", f"{keys.of_root(root)}enqueued:{level}")
         pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
         return {batch.decode(): int(tokens) for batch, tokens in pairs}
 
@@ -169,7 +171,7 @@ class BatchRecords:
         return {each.batch.input_file_id for each in found if each is not None and each.batch.status in OPEN}
 
     async def roots(self) -> list[str]:
-        return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
+        return texts(await call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
     async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
         """Take a batch without an owner, except those in `but`, or return None. A root without open batches is
@@ -205,7 +207,7 @@ class BatchRecords:
     async def finish(self, taken: TakenBatch, owner: str, batch: Batch, made: list[StoredFile]) -> bool:
         """Store the end of a batch and its output files. Return False if the owner no longer holds the batch."""
         now_ms = round(time.time() * 1e3)
-        await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, taken.root)
+        await call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, taken.root)
         doc, ends_ms = msgspec.json.encode(batch), now_ms + KEPT_S * 1_000
         of_files = [
             part for each in made for part in (each.id, msgspec.json.encode(each), each.bytes, each.expires_at * 1_000)
@@ -219,15 +221,15 @@ class BatchRecords:
         await self._run("batch_drop", root, batch_id)
 
     async def _enlist(self, root: str, now_ms: int) -> None:
-        await scripts.call(self._client, "ZADD", keys.OPEN_ROOTS, now_ms, root)
+        await call(self._client, "ZADD", keys.OPEN_ROOTS, now_ms, root)
 
     async def _unlist(self, root: str) -> None:
-        await scripts.call(self._client, "ZREM", keys.OPEN_ROOTS, root)
-        if await scripts.call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one was added in between
+        await call(self._client, "ZREM", keys.OPEN_ROOTS, root)
+        if await call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one was added in between
             await self._enlist(root, round(time.time() * 1e3))
 
-    async def _run(self, name: str, root: str, *args: bytes | str | float) -> scripts.Reply:
-        return await scripts.run(self._client, name, keys.of_root(root), *args)
+    async def _run(self, name: str, root: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - the script's reply
+        return await SCRIPTS.run(self._client, name, keys.of_root(root), *args)
 
 
 def _known(doc: bytes, cancelling: bytes | None) -> KnownBatch:

@@ -2,12 +2,14 @@
 
 from redis.asyncio import Redis
 
-from fairlane.gateway.batches import files, keys, scripts
+from fairlane.gateway.batches import files, keys
 from fairlane.gateway.batches.batch import OPEN
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.keys import SCRIPTS
 from fairlane.gateway.batches.storage import Storage
 from fairlane.quotas.erasure.listed import AT_ONCE, DeletedTenant
+from fairlane.store.scripts import call, texts
 
 
 class BatchErasure:
@@ -25,9 +27,7 @@ class BatchErasure:
         Return the number of erased batches and of those still open."""
         erased = still_open = 0
         listed = f"{keys.of_root(gone.root)}batches:{gone.account}"
-        while ids := scripts.texts(
-            await scripts.call(self._client, "ZRANGE", listed, still_open, still_open + AT_ONCE - 1)
-        ):
+        while ids := texts(await call(self._client, "ZRANGE", listed, still_open, still_open + AT_ONCE - 1)):
             for batch_id in ids:
                 known = await self._records.get(gone.root, gone.account, batch_id)
                 if known is not None and known.batch.status in OPEN and not is_settled:
@@ -35,7 +35,7 @@ class BatchErasure:
                     still_open += 1
                     continue
                 await self._storage.delete_folder(f"batches/{batch_id}")
-                await scripts.run(self._client, "batch_erase", keys.of_root(gone.root), batch_id, gone.account)
+                await SCRIPTS.run(self._client, "batch_erase", keys.of_root(gone.root), batch_id, gone.account)
                 erased += 1
         return erased, still_open
 
@@ -43,12 +43,12 @@ class BatchErasure:
         """Erase all files, including unfinished uploads; return their number. No batch of the tenant may be open."""
         erased, prefix = 0, keys.of_root(gone.root)
         listed = f"{prefix}files:{gone.account}"
-        while ids := scripts.texts(await scripts.call(self._client, "ZRANGE", listed, 0, AT_ONCE - 1)):
+        while ids := texts(await call(self._client, "ZRANGE", listed, 0, AT_ONCE - 1)):
             for file_id in ids:
                 await self._storage.delete(files.contents(file_id))
                 await self._storage.delete(files.index(file_id))
                 await self._files.drop(gone.root, file_id)
-            await scripts.call(self._client, "ZREM", listed, *ids)
+            await call(self._client, "ZREM", listed, *ids)
             erased += len(ids)
-        await scripts.call(self._client, "DEL", f"{prefix}bytes:{gone.account}")
+        await call(self._client, "DEL", f"{prefix}bytes:{gone.account}")
         return erased

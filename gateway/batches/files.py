@@ -9,15 +9,17 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from redis.asyncio import Redis
 
 from fairlane.common.views import view_of
-from fairlane.gateway.batches import keys, scripts
+from fairlane.gateway.batches import keys
+from fairlane.gateway.batches.keys import SCRIPTS
 from fairlane.gateway.dialects.openai.batches import FileObject
 from fairlane.gateway.errors import ApiError, LimitBlock
+from fairlane.store.scripts import call, texts
 
 PURPOSE = "batch"
 DAY_S = 86_400
@@ -82,7 +84,7 @@ class FileRecords:
     async def open(self, root: str, account: str, file_id: str) -> None:
         """Reserve a place for an upload. Raise ApiError if the tenant has too many files or bytes."""
         now_ms = round(time.time() * 1e3)
-        await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
+        await call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
         most = self._limits.most_files, self._limits.most_bytes
         ends_ms = now_ms + PENDING_S * 1_000
         how, *rest = await self._run("file_open", root, account, file_id, now_ms, ends_ms, *most)
@@ -102,7 +104,7 @@ class FileRecords:
         if not is_id(file_id):
             return None
         place = f"{keys.of_root(root)}file:{file_id}"
-        owner, doc = await scripts.call(self._client, "HMGET", place, "tenant", "doc")
+        owner, doc = await call(self._client, "HMGET", place, "tenant", "doc")
         if owner is None or doc is None or owner.decode() != account:
             return None
         return _unexpired(msgspec.json.decode(doc, type=StoredFile))
@@ -121,25 +123,25 @@ class FileRecords:
         await self._run("file_drop", root, file_id)
 
     async def roots(self) -> list[str]:
-        return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.FILE_ROOTS, 0, -1))
+        return texts(await call(self._client, "ZRANGE", keys.FILE_ROOTS, 0, -1))
 
     async def unlist_if_empty(self, root: str) -> None:
         expiring = f"{keys.of_root(root)}expiring"
-        if await scripts.call(self._client, "ZCARD", expiring):
+        if await call(self._client, "ZCARD", expiring):
             return
-        await scripts.call(self._client, "ZREM", keys.FILE_ROOTS, root)
-        if await scripts.call(self._client, "ZCARD", expiring):  # one was added in between
-            await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, round(time.time() * 1e3), root)
+        await call(self._client, "ZREM", keys.FILE_ROOTS, root)
+        if await call(self._client, "ZCARD", expiring):  # one was added in between
+            await call(self._client, "ZADD", keys.FILE_ROOTS, round(time.time() * 1e3), root)
 
     async def expired(self, root: str, limit: int, *, but_first: int = 0) -> list[str]:
         """Return up to `limit` expired files and batches of a root, oldest first, without the first `but_first`."""
         now_ms = round(time.time() * 1e3)
         expiring = f"{keys.of_root(root)}expiring"
-        found = await scripts.call(self._client, "ZRANGEBYSCORE", expiring, "-inf", now_ms, "LIMIT", but_first, limit)
-        return scripts.texts(found)
+        found = await call(self._client, "ZRANGEBYSCORE", expiring, "-inf", now_ms, "LIMIT", but_first, limit)
+        return texts(found)
 
-    async def _run(self, name: str, root: str, *args: bytes | str | float) -> scripts.Reply:
-        return await scripts.run(self._client, name, keys.of_root(root), *args)
+    async def _run(self, name: str, root: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - the script's reply
+        return await SCRIPTS.run(self._client, name, keys.of_root(root), *args)
 
     def _full(self, how: bytes, used: int, requested: int) -> ApiError:
         if how == b"files":

@@ -21,6 +21,11 @@ Keys outside the roots:
     fl:files:roots      zset    roots that have files or batches that expire, by the same
 """
 
+from pathlib import Path
+
+from fairlane.store.scripts import Scripts
+
+SCRIPTS = Scripts(Path(__file__).parent / "lua")
 OPEN_ROOTS = "fl:batches:roots"
 FILE_ROOTS = "fl:files:roots"
 

@@ -10,7 +10,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.gateway.batches import scripts as batch_scripts
+from fairlane.gateway.batches import keys as batch_keys
 from fairlane.gateway.batches.batch import Progress
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.erasure import BatchErasure
@@ -205,7 +205,7 @@ SCRIPTS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
         *(documents, file_open, file_keep, file_drop, records_write, records_left, metrics_report, metrics_recent),
     )
 } | dict.fromkeys(("records_find", "records_ended", "records_running"), records_read)
-PARTS = batch_scripts._SCRIPTS, record_storage._SCRIPTS, metrics_store._SCRIPTS
+PARTS = batch_keys.SCRIPTS, record_storage._SCRIPTS, metrics_store._SCRIPTS
 TELL_HOW_LONG_AGO = ("records_find", "records_running")
 """Their replies hold milliseconds since another call."""
 

@@ -1,16 +1,22 @@
 -- Batches: owner and progress. An owner holds a batch under a lease, and each take has a number, the epoch. An owner
 -- that has lost its lease has an old epoch, so that its calls change nothing.
 
--- name: ownership
--- Put in front of scripts that owners call. ARGV: 1 batch, 2 owner, 3 epoch.
-local batch, record = ARGV[1], KEYS[1] .. 'batch:' .. ARGV[1]
-local function is_owner()
+-- name: shared
+-- Precedes every script of this folder. KEYS[1]: prefix of all keys of a root, with its hash tag.
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Return the key of a batch, and whether the caller still owns it. ARGV: 1 batch, 2 owner, 3 epoch.
+local function owned_batch()
+  local record = KEYS[1] .. 'batch:' .. ARGV[1]
   local held = redis.call('HMGET', record, 'owner', 'epoch')
-  return held[1] == ARGV[2] and held[2] == ARGV[3]
+  return record, held[1] == ARGV[2] and held[2] == ARGV[3]
 end
 
 -- Count a batch's unfinished tokens against its tenant and key.
-local function enqueue(tenant, key, tokens)
+local function enqueue(batch, tenant, key, tokens)
   for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
     if tonumber(tokens) > 0 then
       redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, batch, tokens)
@@ -22,7 +28,6 @@ end
 
 -- name: batch_create
 -- Stores a new batch without an owner. Called by BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 tenant, 3 key, 4 doc, 5 creation time, ms, 6 its tokens, 7 the tenant's limit of enqueued tokens
 --          or -1, 8 the key's, 9 most open batches of a tenant, 10 its input file, 11 least expiry of that file, ms
 -- Returns  {'ok'}, or without any write: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
@@ -43,14 +48,11 @@ redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key,
 redis.call('ZADD', KEYS[1] .. 'batches:' .. tenant, ARGV[5], ARGV[1])
 redis.call('ZADD', KEYS[1] .. 'open', ARGV[5], ARGV[1]) -- free at once; the oldest is taken first
 redis.call('ZADD', KEYS[1] .. 'expiring', 'XX', 'GT', ARGV[11], ARGV[10])
-for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
-  redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, ARGV[1], ARGV[6])
-end
+enqueue(ARGV[1], tenant, key, ARGV[6])
 return {'ok'}
 
 -- name: batch_take
 -- Makes the caller the owner of a batch without an owner or with an expired lease. Called by BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 owner, 2 lease ms, 3 name of this call, then batches that it cannot run
 -- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} if none is free;
 --          a repetition of the owner's last call returns the same batch
@@ -84,38 +86,38 @@ return reply(batch, epoch)
 
 -- name: batch_renew
 -- Extends an owner's lease. Called by BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back, 5 ms for which nobody may take it then
 -- Returns  {1, when cancellation was requested, ms, or ''}, {0} if the owner no longer holds it
 local lease = tonumber(ARGV[4])
+local record, is_owner = owned_batch()
 local held = redis.call('HMGET', record, 'owner', 'epoch', 'cancelling')
 if lease == 0 and held[1] == '' and held[2] == ARGV[3] then return {1, held[3] or ''} end -- a repetition
-if not is_owner() then return {0} end
-redis.call('ZADD', KEYS[1] .. 'open', 'XX', now_ms() + (lease > 0 and lease or tonumber(ARGV[5])), batch)
+if not is_owner then return {0} end
+redis.call('ZADD', KEYS[1] .. 'open', 'XX', now_ms() + (lease > 0 and lease or tonumber(ARGV[5])), ARGV[1])
 if lease == 0 then redis.call('HSET', record, 'owner', '') end
 return {1, held[3] or ''}
 
 -- name: batch_save
 -- Saves a batch's progress. Called by BatchRecords, by its owner.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 progress, 6 tokens of its unfinished lines
 -- Returns  1, or 0 if the owner no longer holds it
-if not is_owner() then return 0 end
+local record, is_owner = owned_batch()
+if not is_owner then return 0 end
 redis.call('HSET', record, 'doc', ARGV[4], 'progress', ARGV[5])
 local whose = redis.call('HMGET', record, 'tenant', 'key')
-enqueue(whose[1], whose[2], math.max(1, tonumber(ARGV[6]))) -- at least 1: `enqueued` lists every open batch
+enqueue(ARGV[1], whose[1], whose[2], math.max(1, tonumber(ARGV[6]))) -- at least 1: `enqueued` lists every open batch
 return 1
 
 -- name: batch_finish
 -- Ends a batch and adds its complete output files. Called by BatchRecords, by its owner.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 expiry, ms, 6 now, ms, then for each of its files: id, doc, bytes,
 --          expiry, ms
 -- Returns  1, or 0 if the owner no longer holds it
+local batch, record, is_owner = ARGV[1], owned_batch()
 if not redis.call('ZSCORE', KEYS[1] .. 'open', batch) and redis.call('HGET', record, 'epoch') == ARGV[3] then
   return 1 -- a repetition
 end
-if not is_owner() then return 0 end
+if not is_owner then return 0 end
 local whose = redis.call('HMGET', record, 'tenant', 'key')
 for at = 7, #ARGV, 4 do
   local file = KEYS[1] .. 'file:' .. ARGV[at]
@@ -129,13 +131,12 @@ end
 redis.call('HSET', record, 'doc', ARGV[4], 'owner', '')
 redis.call('HDEL', record, 'progress', 'cancelling')
 redis.call('ZREM', KEYS[1] .. 'open', batch)
-enqueue(whose[1], whose[2], 0)
+enqueue(batch, whose[1], whose[2], 0)
 redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], batch)
 return 1
 
 -- name: batch_cancel
 -- Requests a batch's cancellation by its owner. Called by BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch
 -- Returns  when cancellation was first requested, ms; false if the batch has ended
 if not redis.call('ZSCORE', KEYS[1] .. 'open', ARGV[1]) then return false end
@@ -147,7 +148,6 @@ return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling')
 
 -- name: batches_open
 -- Returns the open batches of a root, in pages. Called by BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 cursor, '0' for the first page
 -- Returns  {cursor, '0' on the last page; doc, cancelling or false, owner or '' without a lease, tokens of its
 --          unfinished lines, ...}: the result of one ZSCAN, about 64, or all of a set in compact encoding (128). A batch
@@ -166,7 +166,6 @@ return found
 
 -- name: batch_drop
 -- Deletes an ended batch. Called by BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch
 -- Returns  nothing
 local record = KEYS[1] .. 'batch:' .. ARGV[1]
@@ -178,7 +177,6 @@ redis.call('DEL', record)
 
 -- name: batch_erase
 -- Deletes a batch of a deleted tenant, ended or not; its owner then no longer holds it. Called by BatchErasure.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 account of the tenant
 local record = KEYS[1] .. 'batch:' .. ARGV[1]
 local key = redis.call('HGET', record, 'key')

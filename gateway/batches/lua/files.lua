@@ -2,7 +2,6 @@
 
 -- name: file_open
 -- Reserves a place for an upload. Called by FileRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 file, 3 upload time, ms, 4 expiry if it is never kept, ms, 5 most files of a tenant,
 --          6 most bytes of a tenant
 -- Returns  {'ok'}, or without any write: {'files', their number}, {'bytes', their number}
@@ -20,7 +19,6 @@ return {'ok'}
 
 -- name: file_keep
 -- Stores a complete upload. Called by FileRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 file, 3 doc, 4 its bytes, 5 expiry, ms, 6 most bytes of a tenant
 -- Returns  {'ok'}, or without any write: {'bytes', their number}, {'gone'}: the upload took too long
 local tenant, file = ARGV[1], ARGV[2]
@@ -36,7 +34,6 @@ return {'ok'}
 
 -- name: file_drop
 -- Deletes a file's metadata. Called by FileRecords, once its contents are deleted.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 file
 -- Returns  nothing
 local record = KEYS[1] .. 'file:' .. ARGV[1]
@@ -51,7 +48,6 @@ end
 
 -- name: documents
 -- Returns documents of a tenant's files or batches in order of creation. Called by FileRecords and BatchRecords.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 'file' or 'batch', 3 the id to start after, or '', 4 most documents, 5 '1' for newest first
 -- Returns  {doc or false, cancelling or false, ...}, or false if the id to start after is not known
 local of, kind, after = KEYS[1] .. (ARGV[2] == 'file' and 'files:' or 'batches:') .. ARGV[1], ARGV[2], ARGV[3]

@@ -12,7 +12,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Sums, merged
-from fairlane.store.scripts import Script, read_scripts
+from fairlane.store.scripts import Scripts, call
 
 PREFIX = "fl:{figures}:"
 SLOT_S = 10
@@ -23,7 +23,7 @@ ERASED_AT_ONCE = 64
 # A slot is merged when this many have begun after it: by then every gateway has reported its counts.
 LATE_SLOTS = 2
 
-_SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
+_SCRIPTS = Scripts(Path(__file__).parent / "lua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ _step: msgspec.msgpack.Decoder[tuple[int, Sums]] = msgspec.msgpack.Decoder(tuple
 
 
 class FleetMetricsStore:
-    """The store of fleet metrics. Every call may raise redis.RedisError."""
+    """The store of fleet metrics. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -83,13 +83,13 @@ class FleetMetricsStore:
 
         Return the store's clock in ms, and whether this gateway must merge."""
         kept_ms = SLOTS_KEPT * SLOT_S * 1_000
-        reply = await _SCRIPTS["metrics_report"].run(
-            self._client, PREFIX, slot, gateway, _encode(state), kept_ms, MERGER_MS
+        reply = await _SCRIPTS.run(
+            self._client, "metrics_report", PREFIX, slot, gateway, _encode(state), kept_ms, MERGER_MS
         )
         return int(reply[0]), bool(reply[1])
 
     async def recent(self, slots: Iterable[int]) -> list[GatewayReport]:
-        reply = await _SCRIPTS["metrics_recent"].run(self._client, PREFIX, *slots)
+        reply = await _SCRIPTS.run(self._client, "metrics_recent", PREFIX, *slots)
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [
             GatewayReport(int(slot), gateway.decode(), _report_decoder.decode(blob)) for slot, gateway, blob in parts
@@ -99,15 +99,16 @@ class FleetMetricsStore:
         wanted = range(max(first, last - ring.steps + 1), last + 1)
         if not wanted:
             return []
-        command = ("HMGET", ring.key, *(number % ring.steps for number in wanted))
-        blobs = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        blobs = await call(self._client, "HMGET", ring.key, *(number % ring.steps for number in wanted))
         found = [_decoded(blob) for blob in blobs if blob is not None]
         return [step for step in found if step.number in wanted]
 
     async def merge(self, slot: int) -> None:
         """Merge into the rings everything that is complete while `slot` is the current one. Repeating it writes the
         same."""
-        marks = {int(step_s): int(mark) for step_s, mark in (await self._hash(f"{PREFIX}merged")).items()}
+        marks = {
+            int(step_s): int(mark) for step_s, mark in (await call(self._client, "HGETALL", f"{PREFIX}merged")).items()
+        }
         last = slot - LATE_SLOTS
         first = max(marks.get(SLOT_S, last - 1) + 1, last - SLOTS_KEPT + LATE_SLOTS)
         reported: dict[int, list[Sums]] = {number: [] for number in range(first, last + 1)}
@@ -128,11 +129,10 @@ class FleetMetricsStore:
             first = max(int(first_s // ring.step_s), last - ring.steps + 1)
             for start in range(first, last + 1, ERASED_AT_ONCE):
                 wanted = range(start, min(start + ERASED_AT_ONCE, last + 1))
-                command = ("HMGET", ring.key, *(number % ring.steps for number in wanted))
-                blobs = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+                blobs = await call(self._client, "HMGET", ring.key, *(number % ring.steps for number in wanted))
                 fields = await asyncio.to_thread(_renamed, blobs, tenant, ring, wanted)
                 if fields:
-                    await self._client.execute_command("HSET", ring.key, *fields)  # type: ignore[no-untyped-call]
+                    await call(self._client, "HSET", ring.key, *fields)
                 erased += len(fields) // 2
         return erased
 
@@ -150,12 +150,8 @@ class FleetMetricsStore:
         for number, parts in steps:
             fields += [number % ring.steps, zlib.compress(_encode((number, merged(parts))), 1)]
         if fields:
-            await self._client.execute_command("HSET", ring.key, *fields)  # type: ignore[no-untyped-call]
-        await self._client.execute_command("HSET", f"{PREFIX}merged", ring.step_s, mark)  # type: ignore[no-untyped-call]
-
-    async def _hash(self, key: str) -> dict[bytes, bytes]:
-        found = await self._client.execute_command("HGETALL", key)  # type: ignore[no-untyped-call]
-        return dict(found)
+            await call(self._client, "HSET", ring.key, *fields)
+        await call(self._client, "HSET", f"{PREFIX}merged", ring.step_s, mark)
 
 
 def _renamed(blobs: Sequence[bytes | None], tenant: str, ring: Ring, wanted: range) -> list[bytes | int]:

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import redis.exceptions
 from redis.asyncio import Redis
 
 from fairlane.gateway.insight.request_records import keys
 from fairlane.gateway.insight.request_records.record import RequestRecord, decode, encode
 from fairlane.store.bounds import PER_CALL, chunks
-from fairlane.store.errors import StoreUnavailable
-from fairlane.store.scripts import Script, read_scripts
+from fairlane.store.scripts import Scripts, call
 
 # Records of a silent gateway's running requests are kept this long: longer than any reservation's lease.
 LIVE_MS = 900_000
@@ -24,7 +22,7 @@ LOST_MS = 15_000
 PLAIN_SHARE = 0.25
 PAGE = PER_CALL
 
-_SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
+_SCRIPTS = Scripts(Path(__file__).parent / "lua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class RecordStore:
         return [record for doc in found if doc and (record := _read(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:
-        gateways = await self._call("ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
+        gateways = await call(self._client, "ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
         return [record for gateway in gateways for record in await self._running_in(gateway.decode())]
 
     async def _running_in(self, gateway_id: str) -> Collection[RequestRecord]:
@@ -87,7 +85,7 @@ class RecordStore:
     async def erase(self, account: str) -> int:
         """Delete the ended requests of a deleted tenant; return their number. A running one is deleted when it ends."""
         erased = 0
-        while ids := await self._call("ZRANGE", keys.listed_of(account), 0, PER_CALL - 1):
+        while ids := await call(self._client, "ZRANGE", keys.listed_of(account), 0, PER_CALL - 1):
             await self._run("records_erase", account, *ids)
             erased += len(ids)
         return erased
@@ -116,10 +114,7 @@ class RecordStore:
         await self._run("records_write", *args)
 
     def _run(self, script: str, *args: bytes | str | float) -> Awaitable[Any]:
-        return _translated(_SCRIPTS[script].run(self._client, keys.PREFIX, *args))
-
-    def _call(self, *command: str | float) -> Awaitable[Any]:
-        return _translated(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+        return _SCRIPTS.run(self._client, script, keys.PREFIX, *args)
 
 
 def packed_names(record: RequestRecord) -> str:
@@ -143,10 +138,3 @@ def _read(doc: bytes) -> RequestRecord | None:
         return decode(doc)
     except msgspec.DecodeError:
         return None
-
-
-async def _translated(asked: Awaitable[Any]) -> Any:  # noqa: ANN401 - what a script or command returns
-    try:
-        return await asked
-    except (redis.exceptions.RedisError, OSError) as error:
-        raise StoreUnavailable(f"request records: {type(error).__name__}") from error

@@ -1,32 +1,65 @@
 -- Records of requests. A document contains its names, each with a NUL after it, before the record itself, so that an
 -- eviction can remove the names too.
 
--- name: records_write
--- Stores one gateway's records of ended and running requests, and removes running ones that are over. Called by
--- RecordStore.
--- KEYS[1]  prefix of all keys
--- ARGV     1 gateway, 2 most records of ended requests, 3 number of plain ones beyond which these are evicted first, 4 ms
---          for which running ones are kept (0: another gateway writes for this one), 5 number of ended ones; then for
---          each: id, its end (ms), 1 or 0 (special), @ with its account and its names (each with a NUL after it), the
---          document; then the number of running ones; for each: id, its names, the document; then for those that are
---          over: id, its names
-local prefix, gateway, at = KEYS[1], ARGV[1], 5
+-- name: shared
+-- Precedes every script of this folder. KEYS[1]: prefix of all keys.
+local prefix = KEYS[1]
 local docs, names, ends, plain = prefix .. 'docs', prefix .. 'names', prefix .. 'ends', prefix .. 'plain'
-local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
 
-local function all_names(packed)
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function split_names(packed)
   local found = {}
   for name in string.gmatch(packed, '([^%z]+)%z') do found[#found + 1] = name end
   return found
 end
 
+-- Return the record in a stored document, and its packed names; '' for none.
+local function record_and_names(stored)
+  local length, start = string.match(stored or '', '^(%d+):()')
+  if not length then return '', '' end
+  return string.sub(stored, start + length), string.sub(stored, start, start + length - 1)
+end
+
 -- Return the account of a document, nil if an earlier release wrote it, and its names.
 local function account_and_names(packed)
-  local found = all_names(packed)
+  local found = split_names(packed)
   local account = string.match(found[1] or '', '^@(.+)')
   if account then table.remove(found, 1) end
   return account, found
 end
+
+-- Delete names that still belong to this id.
+local function delete_names(key, its_names, id)
+  for _, name in ipairs(its_names) do
+    if redis.call('HGET', key, name) == id then redis.call('HDEL', key, name) end
+  end
+end
+
+-- Delete the record of an ended request.
+local function delete_ended(id)
+  local _, packed = record_and_names(redis.call('HGET', docs, id))
+  local account, its_names = account_and_names(packed)
+  delete_names(names, its_names, id)
+  if account then redis.call('ZREM', prefix .. 'of:' .. account, id) end
+  redis.call('HDEL', docs, id)
+  redis.call('ZREM', ends, id)
+  redis.call('ZREM', plain, id)
+end
+
+-- name: records_write
+-- Stores one gateway's records of ended and running requests, and removes running ones that are over. Called by
+-- RecordStore.
+-- ARGV     1 gateway, 2 most records of ended requests, 3 number of plain ones beyond which these are evicted first, 4 ms
+--          for which running ones are kept (0: another gateway writes for this one), 5 number of ended ones; then for
+--          each: id, its end (ms), 1 or 0 (special), @ with its account and its names (each with a NUL after it), the
+--          document; then the number of running ones; for each: id, its names, the document; then for those that are
+--          over: id, its names
+local gateway, at = ARGV[1], 5
+local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
 
 local function next_argument()
   at = at + 1
@@ -51,19 +84,7 @@ end
 local excess = math.min(redis.call('ZCARD', ends) - ARGV[2], 2 * 64) -- a call adds 64 at most
 while excess > 0 do
   local from = redis.call('ZCARD', plain) > tonumber(ARGV[3]) and plain or ends
-  local id = redis.call('ZRANGE', from, 0, 0)[1]
-  local stored = redis.call('HGET', docs, id)
-  local length, start = string.match(stored or '', '^(%d+):()')
-  if length then
-    local account, its_names = account_and_names(string.sub(stored, start, start + length - 1))
-    for _, name in ipairs(its_names) do
-      if redis.call('HGET', names, name) == id then redis.call('HDEL', names, name) end
-    end
-    if account then redis.call('ZREM', prefix .. 'of:' .. account, id) end
-  end
-  redis.call('HDEL', docs, id)
-  redis.call('ZREM', ends, id)
-  redis.call('ZREM', plain, id)
+  delete_ended(redis.call('ZRANGE', from, 0, 0)[1])
   excess = excess - 1
 end
 
@@ -71,20 +92,17 @@ local running = tonumber(next_argument())
 for _ = 1, running do
   local id, packed, doc = next_argument(), next_argument(), next_argument()
   redis.call('HSET', live, id, doc)
-  for _, name in ipairs(all_names(packed)) do redis.call('HSET', live, name, id) end
+  for _, name in ipairs(split_names(packed)) do redis.call('HSET', live, name, id) end
 end
 while at < #ARGV do
   local id, packed = next_argument(), next_argument()
   redis.call('HDEL', live, id)
-  for _, name in ipairs(all_names(packed)) do
-    if redis.call('HGET', live, name) == id then redis.call('HDEL', live, name) end
-  end
+  delete_names(live, split_names(packed), id)
 end
 if redis.call('EXISTS', live) == 0 then
   redis.call('ZREM', gateways, gateway)
 elseif tonumber(ARGV[4]) > 0 then
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local now = now_ms()
   redis.call('PEXPIRE', live, ARGV[4])
   redis.call('ZADD', gateways, now, gateway)
   redis.call('ZREMRANGEBYSCORE', gateways, '-inf', now - ARGV[4])
@@ -92,19 +110,13 @@ end
 
 -- name: records_find
 -- Returns one record by any of its names, ended or not. Called by RecordStore.
--- KEYS[1]  prefix of all keys
 -- ARGV     1 id or other name
 -- Returns  {document, ms since its gateway's last report, or -1 if it has ended, its gateway}, or nothing
-local prefix = KEYS[1]
-local id = redis.call('HGET', prefix .. 'names', ARGV[1]) or ARGV[1]
-local stored = redis.call('HGET', prefix .. 'docs', id)
+local id = redis.call('HGET', names, ARGV[1]) or ARGV[1]
+local stored = redis.call('HGET', docs, id)
 local found
-if stored then
-  local length, start = string.match(stored, '^(%d+):()')
-  found = {string.sub(stored, start + length), -1, ''}
-end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if stored then found = {(record_and_names(stored)), -1, ''} end
+local now = now_ms()
 local gateways = redis.call('ZRANGE', prefix .. 'gateways', 0, -1, 'WITHSCORES') -- at most the gateways
 for place = 1, #gateways, 2 do
   local live = prefix .. 'live:' .. gateways[place]
@@ -116,34 +128,25 @@ return found or {}
 
 -- name: records_ended
 -- Returns a part of the ring, newest first. Called by RecordStore.
--- KEYS[1]  prefix of all keys
 -- ARGV     1 the latest end, ms, or +inf, 2 number of records to skip, 3 most records
 -- Returns  documents
-local prefix = KEYS[1]
-local ids = redis.call('ZREVRANGEBYSCORE', prefix .. 'ends', ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
+local ids = redis.call('ZREVRANGEBYSCORE', ends, ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
 if #ids == 0 then return {} end
 local found = {}
-for _, stored in ipairs(redis.call('HMGET', prefix .. 'docs', unpack(ids))) do -- at most ARGV[3]
-  if stored then
-    local length, start = string.match(stored, '^(%d+):()')
-    found[#found + 1] = string.sub(stored, start + length)
-  else
-    found[#found + 1] = ''
-  end
+for place, stored in ipairs(redis.call('HMGET', docs, unpack(ids))) do -- at most ARGV[3]
+  found[place] = record_and_names(stored)
 end
 return found
 
 -- name: records_running
 -- Returns a page of the running requests of one gateway. Called by RecordStore until the cursor is 0 again.
--- KEYS[1]  prefix of all keys
 -- ARGV     1 gateway, 2 cursor, 0 at first, 3 about how many entries to read
 -- Returns  {ms since the gateway's last report, next cursor, document, …}; a document may appear twice. {} without the
 --          gateway
-local prefix, time = KEYS[1], redis.call('TIME')
 local spoke = redis.call('ZSCORE', prefix .. 'gateways', ARGV[1])
 if not spoke then return {} end
 local page = redis.call('HSCAN', prefix .. 'live:' .. ARGV[1], ARGV[2], 'COUNT', ARGV[3])
-local found, all = {math.floor(time[1] * 1000 + math.floor(time[2] / 1000) - spoke), page[1]}, page[2]
+local found, all = {math.floor(now_ms() - spoke), page[1]}, page[2]
 for place = 1, #all, 2 do
   if not string.find(all[place], '/', 1, true) then found[#found + 1] = all[place + 1] end
 end
@@ -151,26 +154,15 @@ return found
 
 -- name: records_left
 -- Removes a gateway and its running requests. Called by RecordStore.
--- KEYS[1]  prefix of all keys
 -- ARGV     1 gateway
-redis.call('DEL', KEYS[1] .. 'live:' .. ARGV[1])
-redis.call('ZREM', KEYS[1] .. 'gateways', ARGV[1])
+redis.call('DEL', prefix .. 'live:' .. ARGV[1])
+redis.call('ZREM', prefix .. 'gateways', ARGV[1])
 
 -- name: records_erase
 -- Deletes records of ended requests, with their names. Called by RecordStore.
--- KEYS[1]  prefix of all keys
 -- ARGV     1 their account, 2… ids
-local prefix, account = KEYS[1], table.remove(ARGV, 1)
-local docs, names = prefix .. 'docs', prefix .. 'names'
+local account = table.remove(ARGV, 1)
 for _, id in ipairs(ARGV) do
-  local length, start = string.match(redis.call('HGET', docs, id) or '', '^(%d+):()')
-  if length then
-    for name in string.gmatch(string.sub(redis.call('HGET', docs, id), start, start + length - 1), '([^%z]+)%z') do
-      if redis.call('HGET', names, name) == id then redis.call('HDEL', names, name) end
-    end
-  end
-  redis.call('HDEL', docs, id)
-  redis.call('ZREM', prefix .. 'ends', id)
-  redis.call('ZREM', prefix .. 'plain', id)
+  delete_ended(id)
   redis.call('ZREM', prefix .. 'of:' .. account, id)
 end
