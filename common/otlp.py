@@ -8,8 +8,9 @@
 The exporters themselves read all other variables (headers, certificates, timeouts, batches, intervals)."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairlane.common.settings_error import SettingsError
 
@@ -36,28 +37,22 @@ def span_exporter(environ: Mapping[str, str]) -> "SpanExporter | None":
     """Return the span exporter, or None without an endpoint. Raises SettingsError as `check_exports` does."""
     if not _has_endpoint(environ, "TRACES"):
         return None
-    if _protocol(environ, "TRACES") == GRPC:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
-
-        by_grpc: SpanExporter = GrpcSpanExporter()
-        return by_grpc
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter()
+    exporter: SpanExporter = _module(environ, "TRACES", "trace_exporter").OTLPSpanExporter()
+    return exporter
 
 
 def metric_exporter(environ: Mapping[str, str]) -> "MetricExporter | None":
     """Return the metric exporter, or None if metrics are only scraped. Raises SettingsError as `check_exports` does."""
     if not sends_metrics(environ):
         return None
-    if _protocol(environ, "METRICS") == GRPC:
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
+    exporter: MetricExporter = _module(environ, "METRICS", "metric_exporter").OTLPMetricExporter()
+    return exporter
 
-        by_grpc: MetricExporter = GrpcMetricExporter()
-        return by_grpc
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
-    return OTLPMetricExporter()
+def _module(environ: Mapping[str, str], signal: Signal, name: str) -> Any:  # noqa: ANN401 - imported by its name
+    """Import the exporter of a protocol; the one for gRPC is optional."""
+    protocol = "grpc" if _protocol(environ, signal) == GRPC else "http"
+    return import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{name}")
 
 
 def sends_metrics(environ: Mapping[str, str]) -> bool:

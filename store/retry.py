@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from fairlane.store.errors import STORE_ERRORS
@@ -61,9 +62,13 @@ class StoreLink:
             self.returned.set()
 
 
-async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` every `period_s` until cancelled. A failed round is logged under the name `what` and does not end the
-    loop."""
+async def every(
+    period_s: float, what: str, work: Callable[[], Awaitable[None]], *, woken: asyncio.Event | None = None
+) -> None:
+    """Run `work` every `period_s` until cancelled, and at once when `woken` is set.
+
+    A failed round is logged under the name `what` and does not end the loop."""
+    woken = woken or asyncio.Event()
     while True:
         try:
             await work()
@@ -71,4 +76,7 @@ async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]])
             log.debug("%s waits for the store (%s)", what, type(error).__name__)  # a Breaker logs it once, as a warning
         except Exception:  # a defect in one round must not end work that every request relies on
             log.exception("%s failed", what)
-        await asyncio.sleep(period_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(period_s):
+                await woken.wait()
+        woken.clear()

@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch_records import TakenBatch
@@ -17,7 +17,6 @@ from fairlane.gateway.batches.host import BatchHost
 from fairlane.gateway.batches.line_call import LineCalls
 from fairlane.gateway.batches.open_batch import OpenBatch
 from fairlane.gateway.pipeline.context import Endpoint
-from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
@@ -67,7 +66,9 @@ class BatchRunner:
             endpoints, host.telemetry, max_answer_bytes=bounds.max_answer_bytes, at_once=bounds.most_lines
         )
         tasks = [
-            asyncio.create_task(self._look_on(), name="batches"),
+            asyncio.create_task(
+                every(LOOK_EVERY_S, "the search for batches", self._look, woken=self._news), name="batches"
+            ),
             asyncio.create_task(every(SWEEP_EVERY_S, "sweeping files", self.sweep), name="file sweep"),
         ]
         try:
@@ -104,19 +105,6 @@ class BatchRunner:
             await self._host.storage.delete(files.index(name))
         else:
             await self._host.storage.delete_folder(f"batches/{name}")
-
-    async def _look_on(self) -> None:
-        while True:
-            try:
-                await self._look()
-            except STORE_ERRORS as error:
-                log.debug("the search for batches waits for the store: error=%s", type(error).__name__)
-            except Exception:  # a defect in one round must not end all batches
-                log.exception("the search for batches failed")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._news.wait()
-            self._news.clear()
 
     async def _look(self) -> None:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.

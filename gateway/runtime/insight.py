@@ -37,7 +37,7 @@ class Insight:
         self._fleet = fleet
         self.record_store = RecordStore(stores.main.patient, gateway_id, most=section.request_records)
         enabled = section.request_records > 0
-        self.recorder = RequestRecorder(self.record_store, fleet.dispatcher, gateway_id, enabled=enabled)
+        self.recorder = RequestRecorder(self.record_store, fleet.dispatcher.position, gateway_id, enabled=enabled)
         self.records = Records(self.record_store, self.recorder)
         self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
         self.trace = TraceRecorder(

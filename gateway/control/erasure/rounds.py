@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
@@ -12,7 +11,8 @@ from redis.exceptions import ResponseError
 
 from fairlane.gateway.control.erasure.steps import ErasurePass, ErasureSteps
 from fairlane.quotas.erasure.listed import SETTLED_S, DeletedTenant, ErasureList
-from fairlane.store.errors import STORE_ERRORS, is_rewriting
+from fairlane.store.errors import is_rewriting
+from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
@@ -44,17 +44,7 @@ class Erasure:
         self._woken.set()
 
     async def run(self) -> None:
-        while True:
-            try:
-                await self.round()
-            except STORE_ERRORS as error:
-                log.debug("erasure of deleted tenants waits for the store: error=%s", type(error).__name__)
-            except Exception:  # a defect in one round must not end all of them
-                log.exception("erasure of deleted tenants failed")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._woken.wait()
-            self._woken.clear()
+        await every(LOOK_EVERY_S, "erasing deleted tenants", self.round, woken=self._woken)
 
     async def round(self) -> None:
         roots, passed = await self._listed.roots(), list[ErasurePass]()

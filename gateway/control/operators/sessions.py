@@ -145,20 +145,21 @@ def cookie_of(scope: Scope) -> str | None:
     return HTTPConnection(scope).cookies.get(_cookie_name(scope) + _SIGN_IN) or None
 
 
+def cookie(scope: Scope, session: str | None) -> str:
+    """Return the `set-cookie` value of a session; None deletes the cookie."""
+    return _set_cookie(scope, _cookie_name(scope), session, LASTS_S, "Strict")
+
+
 def sign_in_cookie(scope: Scope, kept: str | None) -> str:
     """Return the `set-cookie` value of a sign-in in progress; None deletes the cookie.
 
     It is `SameSite=Lax`, because the browser returns from another site."""
-    lasts_s = 0 if kept is None else SIGN_IN_S
-    name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
-    return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
+    return _set_cookie(scope, _cookie_name(scope) + _SIGN_IN, kept, SIGN_IN_S, "Lax")
 
 
-def cookie(scope: Scope, session: str | None) -> str:
-    """Return the `set-cookie` value of a session; None deletes the cookie."""
-    lasts_s = 0 if session is None else LASTS_S
-    secure = "; Secure" if _is_secure(scope) else ""
-    return f"{_cookie_name(scope)}={session or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
+def _set_cookie(scope: Scope, name: str, value: str | None, lasts_s: int, same_site: str) -> str:
+    age_s, secure = 0 if value is None else lasts_s, "; Secure" if _is_secure(scope) else ""
+    return f"{name}={value or ''}; Path=/; Max-Age={age_s}; HttpOnly; SameSite={same_site}{secure}"
 
 
 def check_origin(scope: Scope) -> None:

@@ -3,7 +3,6 @@
 A gateway that is killed loses the counts since its last report: at most five seconds."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +17,7 @@ from fairlane.gateway.insight.fleet_metrics.sums import Sums, bounded
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
-from fairlane.store.errors import STORE_ERRORS
-
-log = logging.getLogger(__name__)
+from fairlane.store.retry import every
 
 REPORT_EVERY_S = 5.0
 MOST_NAMED = 64
@@ -73,14 +70,11 @@ class MetricsReporter:
         return self._clock() + self._ahead_s
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(REPORT_EVERY_S - self.now_s % REPORT_EVERY_S)
-            try:
-                await self.report()
-            except STORE_ERRORS as error:
-                log.debug("reporting fleet metrics waits for the store: error=%s", type(error).__name__)
-            except Exception:  # a defect must not end the reports
-                log.exception("reporting fleet metrics failed")
+        await every(0.0, "reporting fleet metrics", self._report_in_turn)
+
+    async def _report_in_turn(self) -> None:
+        await asyncio.sleep(REPORT_EVERY_S - self.now_s % REPORT_EVERY_S)
+        await self.report()
 
     async def report(self) -> None:
         now_s, slot = self.now_s, self._slot

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.request_records.record import RequestRecord
@@ -41,13 +40,6 @@ _OWN_LIMITS = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "q
 _ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
 
 
-class Queues(Protocol):
-    """The place of a job in its queue; `gateway.pipeline.delivery.Dispatcher` implements it."""
-
-    async def position(self, job: LiveJob) -> int | None:
-        """Return its place, from 1, or None once a worker has it. Raise STORE_ERRORS."""
-
-
 @dataclass(slots=True)
 class _Lot:
     most: int
@@ -68,14 +60,15 @@ class RequestRecorder:
     def __init__(
         self,
         store: RecordStore,
-        queues: Queues,
+        position: Callable[[LiveJob], Awaitable[int | None]],
         gateway_id: str,
         *,
         enabled: bool,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """`position` returns a job's place in its queue, from 1, or None once a worker has it. Raises STORE_ERRORS."""
         self._store = store
-        self._queues = queues
+        self._position = position
         self._gateway_id = gateway_id
         self.enabled = enabled
         self._wall_clock = wall_clock
@@ -276,7 +269,7 @@ class RequestRecorder:
                 if len(waiting) >= PLACES_A_FLUSH:
                     break
         if waiting:
-            asked: list[Awaitable[int | None]] = [self._queues.position(live.job) for live in waiting]
+            asked: list[Awaitable[int | None]] = [self._position(live.job) for live in waiting]
             for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
                 if live.id in self._live:  # else it has ended
                     live.place(place)

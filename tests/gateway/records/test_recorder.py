@@ -62,7 +62,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.store, self.queues = HandStore(), HandQueues()
-        self.recorder = RequestRecorder(self.store, self.queues, "gw", enabled=True)
+        self.recorder = RequestRecorder(self.store, self.queues.position, "gw", enabled=True)
         self.count = 0
 
     def begin(self, *, age_s: float = 0.0, name: str = "") -> LiveRecord:

@@ -205,11 +205,8 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
     return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
-class _Nowhere:
-    """Queues of a gateway that has let in nothing."""
-
-    async def position(self, job: LiveJob) -> int | None:
-        return None
+async def _no_position(job: LiveJob) -> int | None:
+    return None
 
 
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
@@ -229,7 +226,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         fleet=fleet,
         lanes=DEFAULT_LANES,
         batches=batches,
-        records=Records(records, RequestRecorder(records, _Nowhere(), "test", enabled=True)),
+        records=Records(records, RequestRecorder(records, _no_position, "test", enabled=True)),
         open_requests=open_requests,
         traces=traces,
         simulator=Simulator(),
