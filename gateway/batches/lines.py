@@ -12,6 +12,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import raw_fields, scalar, scalars
@@ -31,8 +32,7 @@ _MOST_CHOICES = 2**16 - 1
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class LineEntry:
+class LineEntry(NamedTuple):
     """One line's position and estimated size."""
 
     start: int
@@ -134,15 +134,7 @@ class LineScanner:
     def _add(self, entry: LineEntry) -> None:
         if len(self._packed) >= MAX_LINES * _ENTRY.size:
             raise _too_many_lines()
-        self._packed += _ENTRY.pack(
-            entry.start,
-            entry.length,
-            entry.number,
-            entry.prompt_tokens,
-            entry.output_tokens,
-            entry.choices,
-            entry.flags,
-        )
+        self._packed += _ENTRY.pack(*entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,16 +60,10 @@ class Sums(msgspec.Struct, array_like=True):
     kv_used: float = 0.0
 
     def lane(self, name: str) -> LaneSums:
-        found = self.lanes.get(name)
-        if found is None:
-            found = self.lanes[name] = LaneSums()
-        return found
+        return self.lanes.setdefault(name, LaneSums())
 
     def tenant(self, name: str) -> TenantSums:
-        found = self.tenants.get(name)
-        if found is None:
-            found = self.tenants[name] = TenantSums()
-        return found
+        return self.tenants.setdefault(name, TenantSums())
 
     def add(self, other: "Sums") -> None:
         self.samples += other.samples

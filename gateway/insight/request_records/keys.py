@@ -26,16 +26,6 @@ def names_of(account: str, *others: str) -> list[str]:
     return [name for other in others if other for name in (of_tenant(account, other), of_anybody(other))]
 
 
-def owner_of(account: str) -> str:
-    """Return the account entry in front of a document's names."""
-    return f"@{account}"
-
-
-def listed_of(account: str) -> str:
-    """Return the key of the list of an account's documents."""
-    return f"{PREFIX}of:{account}"
-
-
 def of_tenant(account: str, other: str) -> str:
     """Return a name that only the account's tenant can look up; an account contains no slash, so it cannot be
     another's."""

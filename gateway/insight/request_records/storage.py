@@ -85,7 +85,7 @@ class RecordStore:
     async def erase(self, account: str) -> int:
         """Delete the ended requests of a deleted tenant; return their number. A running one is deleted when it ends."""
         erased = 0
-        while ids := await call(self._client, "ZRANGE", keys.listed_of(account), 0, PER_CALL - 1):
+        while ids := await call(self._client, "ZRANGE", f"{keys.PREFIX}of:{account}", 0, PER_CALL - 1):
             await self._run("records_erase", account, *ids)
             erased += len(ids)
         return erased
@@ -104,7 +104,7 @@ class RecordStore:
         args: list[bytes | str | float] = [gateway_id, self._most, int(self._most * PLAIN_SHARE), live_ms, len(ended)]
         for each in ended:
             record = each.record
-            names = f"{keys.owner_of(record.account)}\0{packed_names(record)}"
+            names = f"@{record.account}\0{packed_names(record)}"
             args += (record.id, record.ended_ms, int(each.is_special), names, encode(record))
         args.append(len(running))
         for record in running:

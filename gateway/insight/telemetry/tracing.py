@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 
 from opentelemetry.sdk.resources import Resource
@@ -96,35 +97,20 @@ class Spans:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Kept(Span):
     """A span that is recorded."""
 
-    __slots__ = (
-        "_spans",
-        "attributes",
-        "began_ns",
-        "context",
-        "is_recording",
-        "kind",
-        "links",
-        "name",
-        "parent",
-        "status",
-    )
-
-    def __init__(
-        self, spans: Spans, name: str, context: SpanContext, parent: SpanContext | None, kind: SpanKind
-    ) -> None:
-        self._spans = spans
-        self.name = name
-        self.context = context
-        self.parent = parent
-        self.kind = kind
-        self.attributes: dict[str, Value] = {}
-        self.links: list[Link] = []
-        self.status = _UNSET
-        self.began_ns = time.time_ns()
-        self.is_recording = True
+    _spans: Spans
+    name: str
+    context: SpanContext
+    parent: SpanContext | None
+    kind: SpanKind
+    attributes: dict[str, Value] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    status: Status = _UNSET
+    began_ns: int = field(default_factory=time.time_ns)
+    is_recording: bool = True
 
     @property
     def traceparent(self) -> str:
