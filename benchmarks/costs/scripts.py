@@ -161,9 +161,9 @@ class Operations:
             await self._count("keep a file", files.keep, TENANT, TENANT, stored)
             await self._count("create a batch", batches.create, TENANT, batch, 100, tenant_limit=None, key_limit=None)
             await self._count("take a batch", batches.take, TENANT, GATEWAY, 60_000)
-            taken = TakenBatch(root=TENANT, epoch=1, batch=batch, progress=None, is_cancelling=False)
-            await self._count("renew a batch", batches.renew, taken, GATEWAY, 60_000)
-            await self._count("end a batch", batches.finish, taken, GATEWAY, batch, [])
+            taken = TakenBatch(root=TENANT, owner=GATEWAY, epoch=1, batch=batch, progress=None, is_cancelling=False)
+            await self._count("renew a batch", batches.renew, taken, 60_000)
+            await self._count("end a batch", batches.finish, taken, batch, [])
 
     async def _records(self) -> None:
         records = RecordStore(self._client, GATEWAY, most=1_000)

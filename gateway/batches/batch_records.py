@@ -65,6 +65,7 @@ class TakenBatch:
     """A batch that the caller owns from now on."""
 
     root: str
+    owner: str
     epoch: int
     batch: Batch
     # None: no line has run yet.
@@ -184,27 +185,26 @@ class BatchRecords:
         _, epoch, _, _, doc, progress, cancelling = found
         return TakenBatch(
             root=root,
+            owner=owner,
             epoch=epoch,
             batch=msgspec.json.decode(doc, type=Batch),
             progress=None if progress is None else msgspec.msgpack.decode(progress, type=Progress),
             is_cancelling=cancelling is not None,
         )
 
-    async def renew(self, taken: TakenBatch, owner: str, lease_ms: int, *, rest_ms: int = 0) -> tuple[bool, bool]:
+    async def renew(self, taken: TakenBatch, lease_ms: int, *, rest_ms: int = 0) -> tuple[bool, bool]:
         """Extend the lease, or release the batch if `lease_ms` is 0; it can then be taken again after `rest_ms`.
 
         Return whether the owner still holds the batch, and whether cancellation was requested."""
-        held, *cancelling = await self._run(
-            "batch_renew", taken.root, taken.batch.id, owner, taken.epoch, lease_ms, rest_ms
-        )
+        held, *cancelling = await self._run_as_owner("batch_renew", taken, lease_ms, rest_ms)
         return bool(held), bool(cancelling and cancelling[0])
 
-    async def save(self, taken: TakenBatch, owner: str, batch: Batch, progress: Progress, tokens: int) -> bool:
+    async def save(self, taken: TakenBatch, batch: Batch, progress: Progress, tokens: int) -> bool:
         """Save the progress. Return False if the owner no longer holds the batch. `tokens`: of unfinished lines."""
         doc, packed = msgspec.json.encode(batch), msgspec.msgpack.encode(progress)
-        return bool(await self._run("batch_save", taken.root, batch.id, owner, taken.epoch, doc, packed, tokens))
+        return bool(await self._run_as_owner("batch_save", taken, doc, packed, tokens))
 
-    async def finish(self, taken: TakenBatch, owner: str, batch: Batch, made: list[StoredFile]) -> bool:
+    async def finish(self, taken: TakenBatch, batch: Batch, made: list[StoredFile]) -> bool:
         """Store the end of a batch and its output files. Return False if the owner no longer holds the batch."""
         now_ms = round(time.time() * 1e3)
         await call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, taken.root)
@@ -212,10 +212,7 @@ class BatchRecords:
         of_files = [
             part for each in made for part in (each.id, msgspec.json.encode(each), each.bytes, each.expires_at * 1_000)
         ]
-        done = await self._run(
-            "batch_finish", taken.root, batch.id, owner, taken.epoch, doc, ends_ms, now_ms, *of_files
-        )
-        return bool(done)
+        return bool(await self._run_as_owner("batch_finish", taken, doc, ends_ms, now_ms, *of_files))
 
     async def drop(self, root: str, batch_id: str) -> None:
         await self._run("batch_drop", root, batch_id)
@@ -227,6 +224,9 @@ class BatchRecords:
         await call(self._client, "ZREM", keys.OPEN_ROOTS, root)
         if await call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one was added in between
             await self._enlist(root, round(time.time() * 1e3))
+
+    async def _run_as_owner(self, name: str, taken: TakenBatch, *args: bytes | str | float) -> Any:  # noqa: ANN401
+        return await self._run(name, taken.root, taken.batch.id, taken.owner, taken.epoch, *args)
 
     async def _run(self, name: str, root: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - the script's reply
         return await SCRIPTS.run(self._client, name, keys.of_root(root), *args)

@@ -38,7 +38,7 @@ RETRY_S = 1.0
 # A batch that can run no line for this many seconds gives up its place if other batches need it.
 LEAST_REST_S = 1.0
 TURN_LINES = 64
-MOST_TOLD = 20
+MOST_LISTED = 20
 
 
 _INPUT_GONE = BatchFault("input_file_not_found", "The input file no longer exists.", param="input_file_id")
@@ -56,7 +56,7 @@ class OpenBatch:
         self._taken = taken
         self._host = host
         self._batch = taken.batch
-        self._progress = taken.progress
+        self._progress = taken.progress or Progress.of(0)
         # Unique to this owner, even if the store has lost that it gave out the epoch before.
         self._run = f"{taken.epoch}-{secrets.token_hex(4)}"
         self._segments = Segments(taken.batch.id, host.storage, host.drafts)
@@ -123,9 +123,8 @@ class OpenBatch:
         while True:
             await asyncio.sleep(self._host.settings.lease_s / 3)
             try:
-                held, is_cancelling = await self._host.records.renew(
-                    self._taken, self._host.owner, round(self._host.settings.lease_s * 1e3)
-                )
+                lease_ms = round(self._host.settings.lease_s * 1e3)
+                held, is_cancelling = await self._host.records.renew(self._taken, lease_ms)
             except STORE_ERRORS:
                 continue  # a lost lease shows at the next save
             if not held:
@@ -145,7 +144,7 @@ class OpenBatch:
 
     async def _give_back(self) -> None:
         try:
-            await self._host.records.renew(self._taken, self._host.owner, 0, rest_ms=round(self._rest_s * 1e3))
+            await self._host.records.renew(self._taken, 0, rest_ms=round(self._rest_s * 1e3))
         except STORE_ERRORS:
             log.info("batch not given back, free when its lease expires: batch=%s", self._batch.id)
 
@@ -161,7 +160,7 @@ class OpenBatch:
         if found.readable:
             return []
         index = await _read_index(host.storage, batch)
-        lines = () if index is None else (index[place] for place in range(min(len(index), MOST_TOLD)))
+        lines = () if index is None else (index[place] for place in range(min(len(index), MOST_LISTED)))
         message = "This line is not a valid JSON object."
         return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
 
@@ -170,7 +169,7 @@ class OpenBatch:
         if index is None:
             return False
         self._index = index
-        if self._progress is None:
+        if self._taken.progress is None:
             self._progress = Progress.of(len(index))
         self._tokens = await asyncio.to_thread(self._tokens_left, self._host.unstated_tokens)
         self._batch = msgspec.structs.replace(self._batch, total=len(index))
@@ -180,7 +179,7 @@ class OpenBatch:
         return sum(self._index[place].tokens(unstated) for place in self._undone())
 
     def _undone(self) -> Iterator[int]:
-        return (place for place in range(len(self._index)) if not self._known_progress.is_done(place))
+        return (place for place in range(len(self._index)) if not self._progress.is_done(place))
 
     async def _lines(self) -> AsyncGenerator[tuple[int, BatchLine]]:
         ahead, start, slab = list[int](), 0, b""
@@ -256,7 +255,7 @@ class OpenBatch:
         """Store the answers of ended lines; only then do the lines count as ended. Raise LeaseLost."""
         if not ends:
             return
-        progress = self._known_progress
+        progress = self._progress
         number = progress.segments.get(self._run, 0)
         await _persist(lambda: self._segments.write(self._run, number, ends))
         unstated = self._host.unstated_tokens
@@ -282,7 +281,7 @@ class OpenBatch:
         made = OutputFiles(self._batch, self._host.storage, self._host.drafts)
         expired = 0
         try:
-            async for lines in self._segments.records(self._known_progress):
+            async for lines in self._segments.records(self._progress):
                 await made.add(lines)
             if self._batch.ends_as == "expired":
                 expired = await self._expire(made)
@@ -319,7 +318,7 @@ class OpenBatch:
 
     async def _finish(self, batch: Batch, made: list[StoredFile]) -> None:
         host = self._host
-        if not await _persist(lambda: host.records.finish(self._taken, host.owner, batch, made)):
+        if not await _persist(lambda: host.records.finish(self._taken, batch, made)):
             raise LeaseLost
         self._batch = batch
         host.telemetry.batches.add(batch.status)
@@ -333,15 +332,9 @@ class OpenBatch:
 
     async def _save(self, **changes: object) -> None:
         host, batch = self._host, msgspec.structs.replace(self._batch, **changes)
-        progress = self._progress or Progress.of(0)
-        if not await _persist(lambda: host.records.save(self._taken, host.owner, batch, progress, self._tokens)):
+        if not await _persist(lambda: host.records.save(self._taken, batch, self._progress, self._tokens)):
             raise LeaseLost
         self._batch = batch
-
-    @property
-    def _known_progress(self) -> Progress:
-        assert self._progress is not None  # noqa: S101 - `_load` comes first
-        return self._progress
 
 
 async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:

@@ -72,7 +72,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = 0
 
 
-class _ToldUsage(msgspec.Struct):
+class _ReportedUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     input_tokens: int = 0
@@ -82,7 +82,7 @@ class _ToldUsage(msgspec.Struct):
 
 
 class _Answered(msgspec.Struct):
-    usage: _ToldUsage | None = None
+    usage: _ReportedUsage | None = None
 
 
 def request_id(batch: Batch, place: int) -> str:
@@ -94,7 +94,7 @@ def answered(batch: Batch, place: int, custom_id: str | None, status: int, body:
     """Return the outcome of an answered line."""
     name = request_id(batch, place)
     record = _Record(name, custom_id, _Response(status, name, msgspec.Raw(body)), None)
-    usage = msgspec.json.decode(body, type=_Answered).usage or _ToldUsage()
+    usage = msgspec.json.decode(body, type=_Answered).usage or _ReportedUsage()
     details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
     return LineEnd(
         place=place,

@@ -92,18 +92,18 @@ async def batch_take(two: Two) -> None:
 
 async def batch_renew(two: Two) -> None:
     taken = await two.batch()
-    assert await two.batches.renew(taken, "one", LEASE_MS) == (True, False)
-    assert await two.batches.renew(taken, "one", 0) == (True, False)
+    assert await two.batches.renew(taken, LEASE_MS) == (True, False)
+    assert await two.batches.renew(taken, 0) == (True, False)
 
 
 async def batch_save(two: Two) -> None:
     taken = await two.batch()
-    assert await two.batches.save(taken, "one", taken.batch, Progress.of(1), 5)
+    assert await two.batches.save(taken, taken.batch, Progress.of(1), 5)
 
 
 async def batch_finish(two: Two) -> None:
     taken, made = await two.batch(), await two.file()
-    assert await two.batches.finish(taken, "one", taken.batch, [made])
+    assert await two.batches.finish(taken, taken.batch, [made])
 
 
 async def batch_cancel(two: Two) -> None:
@@ -258,9 +258,9 @@ async def sign_in(two: Two) -> None:
     async with providing() as provider:
         provider.redirect_url = "http://127.0.0.1/console/callback"
         desk = SingleSignOn(two.twice, AdminKeys(two.twice, "k" * 32), provider.section())
-        begun = await desk.begin()
-        answer = provider.consent(begun.url)
-        assert (await desk.complete(begun.cookie, answer)).name == "ada@example.com"
+        url, cookie = await desk.begin()
+        answer = provider.consent(url)
+        assert (await desk.complete(cookie, answer)).name == "ada@example.com"
 
 
 async def roll_up(two: Two) -> None:

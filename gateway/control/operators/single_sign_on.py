@@ -15,7 +15,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
@@ -37,13 +37,6 @@ MOST_EXCHANGES = 8
 LONGEST_COOKIE = 1_024
 LONGEST_CODE = 4_096
 USED = "fl:sign-in:"
-
-
-class Begun(NamedTuple):
-    """The provider's URL, and the cookie that the browser has to return."""
-
-    url: str
-    cookie: str
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +66,8 @@ class SingleSignOn:
         self._clock = clock
         self._exchanging = asyncio.Semaphore(MOST_EXCHANGES)
 
-    async def begin(self) -> Begun:
+    async def begin(self) -> tuple[str, str]:
+        """Return the provider's URL, and the cookie that the browser has to return."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), self._clock()
         )
@@ -91,7 +85,7 @@ class SingleSignOn:
         joint = "&" if "?" in section.authorize_url else "?"
         body = msgspec.msgpack.encode(attempt)
         signed = b".".join([base64url_encode(body), base64url_encode(await self._signature(body))])
-        return Begun(section.authorize_url + joint + urlencode(asked), signed.decode())
+        return section.authorize_url + joint + urlencode(asked), signed.decode()
 
     async def complete(self, cookie: str, answer: Mapping[str, str]) -> Operator:
         """Finish a sign-in, from the browser's cookie and the provider's response, and return the operator.

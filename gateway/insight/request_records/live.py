@@ -76,7 +76,7 @@ class LiveRecord:
     _record: RequestRecord | None = None
     _progress: TokenTimes | None = None
     _finished: list[Finished] | None = None
-    _away: dict[tuple[str, int], RecordedPreemption] | None = None
+    _preempted_now: dict[tuple[str, int], RecordedPreemption] | None = None
     # Choices that are paused now, with the time since when, in ms after arrival.
     _pauses: dict[tuple[str, int], float] | None = None
     # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
@@ -92,7 +92,7 @@ class LiveRecord:
     def record(self) -> RequestRecord:
         record = self._record
         if record is None:
-            assert self._make is not None  # noqa: S101 - `let_go` is called after the last read
+            assert self._make is not None  # noqa: S101 - `release` is called after the last read
             record, job = self._make(self), self.job
             self._record = record
             if job.place:
@@ -144,7 +144,7 @@ class LiveRecord:
                 self._finished = [event]
             else:
                 self._finished.append(event)
-            if self._away or self._pauses:
+            if self._preempted_now or self._pauses:
                 self._forget(job)
         elif isinstance(event, Preempted):
             self._preempted(job, event)
@@ -171,7 +171,7 @@ class LiveRecord:
             if self._is_settled:
                 self._on_over(self)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the references to the request, which refers to this object. The record cannot be updated after that."""
         self._make, self._progress, self.jobs = None, None, []
 
@@ -223,7 +223,7 @@ class LiveRecord:
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
         stalls = self._stalls or []
-        if self._away or self._pauses:
+        if self._preempted_now or self._pauses:
             stalls = [*stalls, *self._open_stalls(until_ms)]
         return account(
             Timeline(
@@ -238,7 +238,7 @@ class LiveRecord:
         )
 
     def _open_stalls(self, until_ms: float) -> list[Stall]:
-        away = [Stall("preempted", one.at_ms, until_ms) for one in (self._away or {}).values()]
+        away = [Stall("preempted", one.at_ms, until_ms) for one in (self._preempted_now or {}).values()]
         return away + [Stall("paused", since_ms, until_ms) for since_ms in (self._pauses or {}).values()]
 
     @property
@@ -249,7 +249,7 @@ class LiveRecord:
     def _state(self) -> State:
         if self.answer is not None and self._is_settled:
             return "ended"
-        if self._away:
+        if self._preempted_now:
             return "preempted"
         if self._pauses:
             return "paused"
@@ -259,7 +259,7 @@ class LiveRecord:
         return round((at_s - self._arrived_s) * 1e3, 1)
 
     def _forget(self, job: LiveJob) -> None:
-        away, pauses = self._away or {}, self._pauses or {}
+        away, pauses = self._preempted_now or {}, self._pauses or {}
         for place in [place for place in away if place[0] == job.id]:
             self._stalled("preempted", away.pop(place).at_ms)
         for place in [place for place in pauses if place[0] == job.id]:
@@ -280,8 +280,8 @@ class LiveRecord:
             predicted_ms=round(event.predicted_ms, 3),
         )
         _blame(preemption, event.cause)
-        self._away = self._away or {}
-        self._away[job.id, event.choice] = preemption
+        self._preempted_now = self._preempted_now or {}
+        self._preempted_now[job.id, event.choice] = preemption
         record = self.record
         record.add(preemption.at_ms, "preempted")
         record.add_preemption(preemption)
@@ -308,7 +308,7 @@ class LiveRecord:
 
     def _resumed(self, job: LiveJob, event: Resumed) -> None:
         record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)
-        preemption = self._away.pop(place, None) if self._away else None
+        preemption = self._preempted_now.pop(place, None) if self._preempted_now else None
         was_paused = self._pauses is not None and self._pauses.pop(place, None) is not None
         kind: StallKind = "paused" if was_paused and preemption is None else "preempted"
         self._stalled(kind, self.age_ms - event.stalled_ms)

@@ -41,7 +41,7 @@ _ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
 
 
 @dataclass(slots=True)
-class _Lot:
+class _Sample:
     most: int
     came: int = 0
     kept: list[EndedRecord] = field(default_factory=list)
@@ -75,7 +75,7 @@ class RequestRecorder:
         self._live: dict[str, LiveRecord] = {}
         # Live records by each of their other names, and by id; the newest last.
         self._named: dict[str, dict[str, LiveRecord]] = {}
-        self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
+        self._special, self._plain = _Sample(MOST_A_FLUSH), _Sample(MOST_A_FLUSH)
         self._unwritten: list[EndedRecord] = []
         self._gone: dict[str, str] = {}
         self._refusals: Counter[str] = Counter()
@@ -186,9 +186,9 @@ class RequestRecorder:
         self._refusals.clear()
         self._unwritten += [*self._special.kept, *self._plain.kept]
         lost = max(0, len(self._unwritten) - MOST_WAITING)
-        self.dropped += sum(max(0, lot.came - lot.most) for lot in (self._special, self._plain)) + lost
+        self.dropped += sum(max(0, sample.came - sample.most) for sample in (self._special, self._plain)) + lost
         del self._unwritten[:lost]
-        self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
+        self._special, self._plain = _Sample(MOST_A_FLUSH), _Sample(MOST_A_FLUSH)
         with suppress(*STORE_ERRORS):
             await self._ask_places()
         now_s = asyncio.get_running_loop().time()
@@ -234,14 +234,14 @@ class RequestRecorder:
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
         self._keep(_is_special(live), lambda: self._up_to_date(live))
-        live.let_go()
+        live.release()
 
     def _keep(self, is_special: bool, record: Callable[[], RequestRecord]) -> None:
         """Sample an ended request. Its record is built only if it is kept."""
-        lot = self._special if is_special else self._plain
-        place = lot.draw()
+        sample = self._special if is_special else self._plain
+        place = sample.draw()
         if place is not None:
-            lot.kept[place : place + 1] = [EndedRecord(record(), is_special)]
+            sample.kept[place : place + 1] = [EndedRecord(record(), is_special)]
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
         found = []

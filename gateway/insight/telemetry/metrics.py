@@ -33,7 +33,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
 # Tenant label of requests without a valid key.
-_NOBODY = "none"
+_NO_TENANT = "none"
 VERSION = metadata.version("fairlane")
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 
@@ -183,7 +183,7 @@ class Telemetry:
         if not self._max_tenants:
             return ()
         if not tenant:
-            return (_NOBODY,)
+            return (_NO_TENANT,)
         if tenant not in self._tenants and len(self._tenants) < self._max_tenants:
             self._tenants.add(tenant)
         return (tenant if tenant in self._tenants else _OTHER,)

@@ -34,7 +34,7 @@ async def test_operators_see_how_far_each_batch_is_and_who_runs_it(bench: AdminB
     taken = await records.take("acme", "host-1", LEASE_MS)
     assert taken is not None
     begun = replace(made, status="in_progress", completed=3, failed=1)
-    await records.save(taken, "host-1", begun, Progress.of(8), 4)
+    await records.save(taken, begun, Progress.of(8), 4)
     (during,) = (await bench.done("GET", "/batches"))["data"]
 
     assert before == {
@@ -63,7 +63,7 @@ async def test_one_that_is_to_end_says_so_and_one_that_has_ended_is_gone(
     (shown,) = (await bench.done("GET", "/batches"))["data"]
     taken = await records.take("acme", "host-1", LEASE_MS)
     assert taken is not None
-    await records.finish(taken, "host-1", replace(made, status="cancelled"), [])
+    await records.finish(taken, replace(made, status="cancelled"), [])
 
     assert shown["status"] == "cancelling"
     assert (await bench.done("GET", "/batches"))["data"] == []
@@ -88,7 +88,7 @@ async def test_all_tenants_batches_come_in_pages_by_the_end_of_their_windows(
     first = await bench.done("GET", "/batches?limit=2")
     taken = await records.take("tenant-24", "host-1", LEASE_MS)
     assert taken is not None
-    await records.finish(taken, "host-1", made[24], [])  # the page's last ends before the next is asked for
+    await records.finish(taken, made[24], [])  # the page's last ends before the next is asked for
     rest = await bench.done("GET", f"/batches?limit=2&after={first['last_id']}")
 
     told = [each["id"] for each in [*first["data"], *rest["data"]]]

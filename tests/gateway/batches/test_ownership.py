@@ -39,17 +39,17 @@ async def test_a_batch_has_one_owner_until_its_lease_ends(records: BatchRecords)
     assert first is not None
     assert (first.batch, first.epoch, first.progress) == (made, 1, None)
     assert await records.take("acme", "two", LEASE_MS) is None
-    assert await records.renew(first, "one", LEASE_MS) == (True, False)
+    assert await records.renew(first, LEASE_MS) == (True, False)
 
-    assert await records.renew(first, "one", 0) == (True, False)
+    assert await records.renew(first, 0) == (True, False)
     second = await records.take("acme", "two", LEASE_MS)
     assert second is not None
     assert second.epoch == 2
-    assert await records.renew(first, "one", LEASE_MS) == (False, False)
-    assert not await records.save(first, "one", made, Progress.of(1), 5)
-    assert not await records.finish(first, "one", made, [])
+    assert await records.renew(first, LEASE_MS) == (False, False)
+    assert not await records.save(first, made, Progress.of(1), 5)
+    assert not await records.finish(first, made, [])
     assert await records.roots() == ["acme"]
-    assert await records.save(second, "two", made, Progress.of(1), 5)
+    assert await records.save(second, made, Progress.of(1), 5)
 
 
 async def test_what_was_saved_is_what_the_next_owner_finds(records: BatchRecords) -> None:
@@ -59,7 +59,7 @@ async def test_what_was_saved_is_what_the_next_owner_finds(records: BatchRecords
     progress = Progress.of(9)
     progress.mark(8)
     progress.segments["1-ab"] = 2
-    await records.save(first, "one", first.batch, progress, 3)
+    await records.save(first, first.batch, progress, 3)
     await asyncio.sleep(0.01)
 
     second = await records.take("acme", "two", LEASE_MS)
@@ -105,8 +105,8 @@ async def test_a_root_without_open_batches_is_looked_at_no_more(records: BatchRe
     assert taken is not None
     assert await records.take("acme", "one", LEASE_MS) is None
     assert await records.roots() == ["acme"]
-    assert await records.finish(taken, "one", taken.batch, [])
-    assert await records.finish(taken, "one", taken.batch, [])  # its answer was lost
+    assert await records.finish(taken, taken.batch, [])
+    assert await records.finish(taken, taken.batch, [])  # its answer was lost
     assert await records.take("acme", "one", LEASE_MS) is None
     assert await records.roots() == []
 
