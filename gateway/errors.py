@@ -211,7 +211,6 @@ class ApiError(Exception):
         self.work_s = 0.0
         # Model and prompt tokens of the request, if known at that point.
         self.asked = ("", 0)
-        # Set if admission rejected the request, else empty.
         self.lane = ""
 
     @property

@@ -52,9 +52,7 @@ class Child:
     arguments: Sequence[str]
     environ: Mapping[str, str]
     stop_timeout_s: float
-    # Name in logs; the module's by default.
     name: str = ""
-    # Inherited file descriptors.
     sockets: tuple[int, ...] = ()
     process: asyncio.subprocess.Process | None = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)

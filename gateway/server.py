@@ -81,7 +81,6 @@ class Server(uvicorn.Server):
         return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Run steps 1 to 4."""
         grace_s = self._resources.settings.gateway.grace_s
         log.info("shutting down: %d jobs running", len(self._resources.fleet.dispatcher.jobs))
         await self._resources.drain(grace_s)

@@ -25,7 +25,6 @@ from fairlane.gateway.http.thread_turns import ThreadTurns
 
 # Only bodies up to this size may use the last part of the budget, so that a few large ones cannot block all others.
 SMALL_BYTES = 64 * 1024
-# That part is one in this many.
 _FOR_SMALL = 8
 
 
@@ -40,7 +39,6 @@ class Intake:
     the request of another caller needs about 20 iterations."""
 
     def __init__(self) -> None:
-        # Whether a turn was given in this iteration.
         self._is_taken = False
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -70,7 +68,6 @@ class BodyBudget:
     def __init__(
         self, *, most_bytes: int, most_tenant_bytes: int, freed: Callable[[int], None] = lambda _: None
     ) -> None:
-        # Called with the number of bytes freed: by this class for bodies, by its users for connections.
         self.freed = freed
         self.most_bytes, self.most_tenant_bytes = (
             int(most_bytes),
@@ -88,7 +85,6 @@ class BodyBudget:
         return self._tenants.get(tenant, 0)
 
     def refusal(self, tenant: str | None, held_bytes: int, more: int) -> ApiError | None:
-        """Return the error for a body that holds `held_bytes` and wants `more`, if it may not have them."""
         held_by_tenant = 0 if tenant is None else self._tenants.get(tenant, 0)
         if tenant is not None and held_by_tenant + more > self.most_tenant_bytes:
             return body_budget_full(self.most_tenant_bytes, held_by_tenant, more)
@@ -118,11 +114,9 @@ class BodyHold:
         self._is_over = False
         self._tenant: str | None = None
         self.held_bytes = 0
-        # Set once the body may take in no more.
         self.refusal: ApiError | None = None
 
     def takes(self, count: int) -> bool:
-        """Return whether `count` received bytes may be kept. If not, `refusal` has the reason."""
         if self._is_over or self.refusal is not None:
             return False
         self._come_bytes += count
@@ -233,7 +227,6 @@ def _timed(work: Callable[[], T]) -> T:
 MAPPED_BYTES = 128 * 1024
 # Heaps shared by threads. glibc's default is eight for each core.
 ARENAS = 2
-# Freed bytes that make a trim worthwhile.
 TRIM_AFTER_BYTES = 2**20
 # Delay of a trim, which limits trims to one a second during a flood.
 REST_S = 1.0

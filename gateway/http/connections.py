@@ -67,7 +67,6 @@ def _address(hop: str) -> str | None:
         return None
 
 
-# Caller name of the admin key's holder.
 OPERATORS = "*"
 # Connections above the limit, for health probes.
 RESERVED = 64
@@ -120,13 +119,10 @@ class ConnectionLimiter:
     def __init__(self, *, most: int = 10_000, most_of_an_address: int = 1_024) -> None:
         """`most_of_an_address` limits unauthenticated connections only."""
         self.most = most
-        # Connections closed for others.
         self.gave_way = 0
-        # Connections closed immediately.
         self.turned_away = 0
         self._most_of_an_address = most_of_an_address
         self._places: set[Place] = set()
-        # Oldest first, as in the two below.
         self._strangers: dict[Place, None] = {}
         self._by_holder: dict[str, dict[Place, None]] = {}
         self._by_caller: dict[str, dict[Place, None]] = {}
@@ -220,7 +216,6 @@ class Origin:
     def __init__(self, connection: HttpConnection, address: str, limiter: ConnectionLimiter, proxies: Networks) -> None:
         self._own, self._proxies = address, proxies
         self._is_proxied = address in proxies
-        # None if there is none.
         self.place = limiter.enter(connection, None if self._is_proxied else address)
         # The connection's own address, if a trusted proxy named another client in this request.
         self.peer: str | None = None

@@ -24,9 +24,7 @@ class Exchange:
     disconnect: Disconnect
     channel: Channel
     request_id: str
-    # The body's place in the budget of bytes in memory.
     hold: BodyHold
-    # The connection's place on its port.
     place: Place | None = None
     # The connection's own address, if a trusted proxy named another client.
     peer: str | None = None

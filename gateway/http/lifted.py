@@ -23,7 +23,6 @@ from fairlane.gateway.errors import ApiError, invalid
 MAX_PARTS = 50_000
 MAX_TOKEN_ID = 2**31
 PIECE_BYTES = 64 * 1024
-# A list up to this size stays in place.
 _SHORT_BYTES = 64
 # Commas outside strings and extracted lists.
 _MAX_LOOSE = 2 * MAX_PARTS
@@ -62,7 +61,6 @@ class Lifted:
 
         Raises ApiError `request_too_large` for more than `most_ids` token ids or too many other values; 400 for a long
         string that is not valid JSON."""
-        # By the number that replaces each.
         self.values: dict[str, Value] = {}
         self._body = body
         self._most_ids, self._ids = most_ids, 0
@@ -80,7 +78,6 @@ class Lifted:
                 self._take_text(opening, start)
         self._look_at(start, len(body))
         self._kept.append(body[self._taken_to :])
-        # The remaining text.
         self.text = b"".join(self._kept)
         del self._body, self._kept
 

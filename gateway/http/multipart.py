@@ -15,16 +15,13 @@ from fairlane.gateway.errors import ApiError, invalid, request_timeout
 from fairlane.gateway.http.body import declared_length
 from fairlane.gateway.http.body_budget import PART_BYTES, BodyHold
 
-# Name of the form's file part.
 FILE = "file"
 MAX_PARTS = 16
 MAX_FIELD_BYTES = 1_024
-# Headers of one part.
 MAX_HEADER_BYTES = 4_096
 # Everything in a body except the file.
 AROUND_BYTES = 64 * 1024
 
-# Receives the next bytes of the file.
 Sink = Callable[[bytes], Awaitable[None]]
 
 
@@ -47,7 +44,6 @@ class FormReader:
         if kind != b"multipart/form-data" or not boundary:
             raise invalid("content-type", "The body must be multipart/form-data with a boundary.")
         self.form = Form()
-        # Whether the closing boundary was received.
         self.is_whole = False
         self._max_file_bytes = max_file_bytes
         self._parts = 0

@@ -53,7 +53,6 @@ SILENT, HEAD, UPGRADE, BODY, LATE_BODY = Phase.SILENT, Phase.HEAD, Phase.UPGRADE
 IDLE, LAST, DISCARDED, CLOSED = Phase.IDLE, Phase.LAST, Phase.DISCARDED, Phase.CLOSED
 # No head is complete whose body is awaited.
 AWAITS_HEAD = frozenset({SILENT, IDLE, HEAD})
-# Further input is not parsed.
 UNPARSED = frozenset({LAST, DISCARDED, CLOSED})
 # Bytes on the wire per byte of a body that is sent in chunks of one byte.
 _BYTES_PER_CHUNKED_BYTE = 8

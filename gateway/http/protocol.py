@@ -96,15 +96,12 @@ class LimitedHttpProtocol(BoundedConnection):
         super().__init__(config, server_state, app_state, _loop)
         self._most_tasks = config.limit_concurrency
         self.limit_concurrency = None  # uvicorn's own rejection is plain text
-        # Parser callbacks for the current piece.
         self._events = 0
         # Chunks of the body in the current piece.
         self._chunks: list[bytes] = []
-        # The current body's place in the budget of bodies.
         self._hold = BodyHold(self.bodies)
         # Why the parser was stopped.
         self._refusal: ApiError | None = None
-        # The current piece.
         self._data = b""
 
     def data_received(self, data: bytes) -> None:

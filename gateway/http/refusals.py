@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 Headers = Sequence[tuple[bytes, bytes]]
 # Versions of HTTP; the parser accepts others too.
 SUPPORTED = ("1.1", "1.0")
-# Malformed requests are logged at most once in this interval.
 TELL_EVERY_S = 10.0
 _SEPARATORS = len(": " + "\r\n")
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable
 
 HEADER = b"x-request-id"
-# The same header for Anthropic's clients.
 ANTHROPIC_HEADER = b"request-id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ID_BYTES = 12

@@ -45,11 +45,8 @@ class Listener:
 
     run: Run
     send: Send
-    # The body asks for a stream.
     wants_stream: bool
-    # This request started the run.
     is_first: bool
-    # For a waiting stream.
     schedule: KeepAliveSchedule
     # This client asked for comments, independent of the request that started the run.
     tells_progress: bool

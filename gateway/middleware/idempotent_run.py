@@ -62,18 +62,14 @@ class Recording:
         """`max_bytes` of the body are kept; above it the oldest are dropped."""
         self._max_bytes = max_bytes
         self._chunks: deque[bytes] = deque()
-        # Number of chunks dropped at the start.
         self._forgotten = 0
         self._kept_bytes = 0
         self._news = asyncio.Event()
         # 0 before the start.
         self.status = 0
         self.headers: Headers = []
-        # The body is complete.
         self.is_whole = False
-        # No more messages will come.
         self.has_ended = False
-        # The error that ended it.
         self.error: Exception | None = None
 
     @property
@@ -82,7 +78,6 @@ class Recording:
 
     @property
     def body(self) -> bytes | None:
-        """The complete body; None unless all of it is kept."""
         return None if self._forgotten or not self.is_whole else b"".join(self._chunks)
 
     async def send(self, message: Message) -> None:

@@ -83,7 +83,6 @@ class TenantMiddleware:
     """Wraps one endpoint. All its exceptions are answered here, and nowhere else."""
 
     app: Endpoint
-    # The route, for metrics.
     endpoint: str
     authenticator: Authenticator
     quotas: QuotaStore
@@ -91,7 +90,6 @@ class TenantMiddleware:
     availability: Availability
     # Returns the error for new requests while the gateway shuts down.
     refusal: Callable[[], ApiError | None]
-    # Counts each key's invalid requests.
     refused: RefusedRequests
     # Returns the names of the unavailable stores, joined with commas.
     missing: Callable[[], str]

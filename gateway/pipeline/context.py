@@ -15,7 +15,6 @@ from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span, Value
 # Code of a request whose client left; never sent in a response.
 CLIENT_CLOSED = "client_closed"
 OK = "ok"
-# Attributes of a span.
 Notes = dict[str, Value | None]
 
 
@@ -28,7 +27,6 @@ class RequestContext:
     receive: Receive
     send: Send
     exchange: Exchange
-    # The route, for metrics.
     endpoint: str
     request_id: str
     arrived_s: float
@@ -37,13 +35,11 @@ class RequestContext:
     caller: Caller = field(init=False)
     # Empty before that.
     tenant: str = ""
-    # The request's root span.
     span: Span = NO_SPAN
     body_bytes: int = 0
     lane: str = "none"
     model: str = "none"
     code: str = OK
-    # HTTP status; 0 if no response was started.
     status: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -52,13 +48,10 @@ class RequestContext:
     first_token_s: float | None = None
     # Set once the request is admitted.
     record: LiveRecord | None = None
-    # Mean time between tokens.
     pace_s: float | None = None
     # From arrival until a worker started it.
     queued_s: float | None = None
-    # From arrival to end.
     took_s: float = 0.0
-    # Attributes of the request's span.
     notes: Notes = field(default_factory=dict)
 
     def __post_init__(self) -> None:

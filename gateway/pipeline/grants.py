@@ -45,7 +45,6 @@ class OutputGrants:
         # Tokens of a choice at which more is reserved; infinity if there is no more.
         self._asks_from = self._low()
         self._asking: asyncio.Task[None] | None = None
-        # Set when a choice reaches the end of its grant.
         self._used_up = asyncio.Event()
 
     def sent(self, choice: Choice) -> None:

@@ -50,15 +50,11 @@ class Kind(Generic[Generation]):
 
     # Operation name in OpenTelemetry's GenAI conventions.
     operation: str
-    # The field to shorten if the prompt is too long.
     prompt_param: str
-    # Prompts of one request.
     most_prompts: int
     # (body, most token ids) → the request.
     parse: Callable[[bytes, int], Generation]
-    # One prompt per job.
     prompts: Callable[[TextModel, Generation], list[Tokens]]
-    # Builds the response.
     answer: type[AnswerBuilder]
     # Makes an error frame for a stream that runs on another gateway.
     error_frame: Callable[[Json], bytes] = sse.data
@@ -79,24 +75,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     request: GenerationRequest
     model: ServedModel
     service_level: ServiceLevel
-    # Job ids, one per prompt.
     ids: Sequence[str]
     prompts: Sequence[Tokens]
     # Token counts of the inputs packed into each prompt; only for embeddings.
     inputs: Sequence[Sequence[int]]
-    # What each prompt needs from the workers.
     asked: Sequence[Request]
-    # Constrains every choice.
     grammar: CheckedGrammar
-    # Admission's decision on each prompt.
     answers: Sequence[Admitted]
     # The weakest guarantee of its jobs.
     guaranteed: bool
     # Time to the first token of the last job; 0.0 while no worker knows its costs.
     expected_ttft_ms: float
-    # The field to shorten if the prompt is too long.
     prompt_param: str
-    # Counts the jobs until they are enqueued.
     open_requests: AllOpenRequests
 
     def __enter__(self) -> None: ...

@@ -52,7 +52,6 @@ class Reaper:
     on_reaped: Callable[[Lapsed, Charge], Awaitable[None]]
     # Returns whether this gateway reaps for all that share the store.
     is_elected: Callable[[], bool] = lambda: True
-    # Lapsed reservations settled by this gateway.
     reaped: int = field(default=0, init=False)
     _renewed_s: float = field(default_factory=time.monotonic, init=False)
 
@@ -188,9 +187,7 @@ class LostJobs:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        # Number of events of each job by the last round.
         self._heard: Mapping[str, int] = {}
-        # Silent jobs to look up.
         self._due: list[str] = []
         # Jobs that were missing or had ended in the last round.
         self._missed: set[str] = set()

@@ -42,7 +42,6 @@ class Head(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
     # Tokens that are charged: all, or those up to the end of a stop string.
     counted: int
-    # A stop string is complete.
     stopped: bool
 
     def end(self, message: Job) -> FinishReason | None:
@@ -63,7 +62,6 @@ class ResumableJob:
 
     message: Job
     queue: str
-    # Makes a reader for the tokens of one choice.
     reader: Callable[[], TokenStream]
 
 
@@ -73,7 +71,6 @@ class Earlier:
 
     quotas: QuotaStore
     dispatcher: Dispatcher
-    # Time for cancelled jobs to end.
     patience_s: float
 
     async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[ResumableJob]) -> list[Heads]:

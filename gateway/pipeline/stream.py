@@ -38,10 +38,8 @@ class TokenEvents:
     # Returns a queue by name: a job may change its queue before its first token.
     queue: Callable[[str], RedisQueue]
     settlements: Settlements
-    # Makes a reader for the tokens of one choice.
     reader: Callable[[], TokenStream]
     service_level: ServiceLevel
-    # On the event loop's clock.
     arrived_s: float
     # Ends at the start of the first prefill if the worker reports it, else with the first token.
     queue_span: Span
@@ -49,9 +47,7 @@ class TokenEvents:
     still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
     # Admission's expectation of the time to the first token, from arrival.
     eta_ms: float = 0.0
-    # Called with the time between arrivals of tokens.
     gap: Callable[[float], None] = lambda _seconds: None
-    # The field that led to the grammar, if any.
     grammar_param: str | None = None
     # Time from the queue to the first prefill, if reported.
     queued_s: float | None = None
@@ -61,17 +57,13 @@ class TokenEvents:
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _deadlines: Deadlines = field(init=False)
-    # Time of the last output to the consumer.
     _spoke_s: float = 0.0
-    # The consumer has received the start of the response.
     _answers: bool = False
     # The consumer has not sent its last output yet.
     _is_behind: bool = False
     # Output for the consumer once it catches up, before it receives a fault.
     _unsaid: list[AnswerChunk] = field(default_factory=list)
-    # The error that ends the request.
     _fault: Exception | None = None
-    # What the request's task waits for.
     _resting: asyncio.Future[None] | None = None
     _state: str = "generating"
     # Jobs whose output was all sent, and that are not settled.

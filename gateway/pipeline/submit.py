@@ -38,7 +38,6 @@ from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
 
 _SEED_BITS = 63
-# Characters of a prompt's fingerprint.
 _PRINT = 16
 _RULES = {rule.name: rule for rule in RULES}
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))

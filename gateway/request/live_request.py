@@ -115,11 +115,9 @@ _NOTICES = (Preempted, Resumed, Paused)
 class Choice:
     """The progress of one choice."""
 
-    # Within the whole response.
     index: int
     # Converts tokens to text; None before the stream starts.
     reader: TokenStream | None = None
-    # Tokens accepted, in order.
     token_ids: "array[int]" = field(default_factory=lambda: array("I"), repr=False)
     # Number of accepted tokens, and the only index accepted next.
     published: int = 0
@@ -167,17 +165,14 @@ class LiveRequest:
     tenant_since: float = 0.0
     jobs: list["LiveJob"] = field(default_factory=list)
     reservation: Reservation | None = None
-    # Of the jobs that have ended.
     charges: list[Charge] = field(default_factory=list)
     # Set if the reservation does not cover all possible output.
     grants: "Grants | None" = None
-    # The store has booked its charge.
     settled: bool = False
     # The caller's limits after the settlement; None until the store has answered.
     statuses: tuple[LimitStatus, ...] | None = None
     # Set once all jobs are enqueued.
     record: "Recorded | None" = None
-    # A fault was delivered, read or not.
     is_faulty: bool = False
     _news: "list[tuple[LiveJob, News]]" = field(default_factory=list, repr=False)
     _reader: Callable[[], None] | None = field(default=None, repr=False)
@@ -188,7 +183,6 @@ class LiveRequest:
 
     @property
     def published(self) -> int:
-        """Number of tokens received, including those after a stop string."""
         return sum([choice.published for job in self.jobs for choice in job.choices])
 
     @property
@@ -202,7 +196,6 @@ class LiveRequest:
         self._news.append((job, news))
 
     def ring(self) -> None:
-        """Wake the reader: a batch of events is complete."""
         if self._reader is not None:
             self._reader()
 
@@ -219,14 +212,11 @@ class LiveRequest:
 class LiveJob:
     """One job of a request."""
 
-    # Job id in the queue and in traces.
     id: str
     request: LiveRequest = field(repr=False)
     prompt_tokens: int
     queue: str
-    # Index of its choice 0 in the response.
     first_choice: int = 0
-    # The limit that shortened its output, if any.
     limited_by: str | None = None
     # Output tokens per choice last granted to its worker.
     granted: int = 0
@@ -239,7 +229,6 @@ class LiveJob:
     # Its first place among its tenant's jobs in the queue, from 1.
     place: int = 0
     choices: list[Choice] = field(default_factory=list)
-    # A choice has tokens.
     begun: bool = False
     # Epoch of the lease under which its tokens arrive; 0 before the first.
     epoch: int = 0

@@ -1,6 +1,7 @@
 """Composition: everything that one gateway process holds, in parts that open and close themselves.
 
     resources.py   the whole, in the order in which its parts depend on each other
+    setup.py       settings, telemetry and id of the process
     stores.py      connections to the stores
     accounts.py    tenants, keys, budgets, prices; who a caller is
     fleet.py       models, workers and queues

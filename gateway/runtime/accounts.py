@@ -7,10 +7,10 @@ from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.identity.auth import Authenticator
 from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.pipeline.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.pipeline.prices import KnownPrices
 from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
@@ -34,15 +34,8 @@ SETTLE_GRACE_S = 5.0
 class Accounts:
     """Everything in the store of budgets, and the callers that it identifies."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        stores: Stores,
-        modes: Modes,
-        gateway_id: str,
-        telemetry: Telemetry,
-        slicing: Slicing,
-    ) -> None:
+    def __init__(self, setup: Setup, stores: Stores, modes: Modes, slicing: Slicing) -> None:
+        settings, telemetry = setup.settings, setup.telemetry
         section, patient = settings.gateway, stores.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
@@ -65,7 +58,7 @@ class Accounts:
         # Admits requests during an outage of the budgets' store, if the settings allow it.
         self.guard: GuardedQuotas | None = None
         if not modes.are_closed:
-            presence = GatewayPresence(patient, gateway_id)
+            presence = GatewayPresence(patient, setup.gateway_id)
             self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
         self.quotas: QuotaStore = self.guard or quotas
         self._tokens = Tokens(section.issuers) if section.issuers else None

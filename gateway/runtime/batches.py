@@ -8,13 +8,12 @@ from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.host import BatchHost, BatchSettings
 from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
-from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.ledger.exporter import LedgerExporter
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.runtime.accounts import Accounts
 from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.requests import Requests
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import LedgerExports
@@ -29,16 +28,14 @@ class Batches:
 
     def __init__(
         self,
-        settings: GatewaySettings,
+        setup: Setup,
         stores: Stores,
         accounts: Accounts,
         fleet: Fleet,
         requests: Requests,
-        gateway_id: str,
-        telemetry: Telemetry,
-        *,
         is_stopping: Callable[[], bool],
     ) -> None:
+        settings, gateway_id, telemetry = setup.settings, setup.gateway_id, setup.telemetry
         patient, section = stores.budgets.patient, settings.gateway
         kept = section.files
         self.storage, self.drafts = storage(settings.files_url), Drafts(settings.files_folder / PARTIAL)

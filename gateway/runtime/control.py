@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.admin.blocks import Blocks
 from fairlane.gateway.control.admin.history import History
 from fairlane.gateway.control.admin.live import LiveHub
@@ -20,23 +19,15 @@ from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.batches import Batches
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.insight import Insight
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
-from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 
 class Control:
     """The control plane's parts."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        stores: Stores,
-        fleet: Fleet,
-        insight: Insight,
-        batches: Batches,
-        lanes: dict[LaneName, Lane],
-        gateway_id: str,
-    ) -> None:
+    def __init__(self, setup: Setup, stores: Stores, fleet: Fleet, insight: Insight, batches: Batches) -> None:
+        settings, lanes, gateway_id = setup.settings, setup.lanes, setup.gateway_id
         patient, sign_in = stores.main.patient, settings.gateway.sign_in
         admin_keys, admin_tokens = AdminKeys(patient, settings.admin_key), AdminTokens(patient)
         sessions = Sessions(patient, admin_keys, admin_tokens, users=print_of(sign_in))

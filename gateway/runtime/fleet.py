@@ -7,17 +7,15 @@ from functools import partial
 
 import redis.asyncio
 
-from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.elections import Elections
 from fairlane.gateway.fleet import FleetCache, StoredFleet
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.delivery import Dispatcher, Link
 from fairlane.gateway.pipeline.queue_watch import QueueWatch
 from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
-from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 
@@ -29,23 +27,17 @@ KEPT_LEASES, KEPT_MORE_S = 2.0, 5.0
 class Fleet:
     """The fleet as this gateway sees it, and its link to each queue."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        stores: Stores,
-        lanes: dict[LaneName, Lane],
-        gateway_id: str,
-        telemetry: Telemetry,
-    ) -> None:
+    def __init__(self, setup: Setup, stores: Stores) -> None:
+        settings, gateway_id, telemetry = setup.settings, setup.gateway_id, setup.telemetry
         section = settings.gateway
         self._stores = stores
-        self._lanes = lanes
+        self._lanes = setup.lanes
         self._lease_ms = round(settings.lease_s * 1e3)
         self._queues: dict[str, RedisQueue] = {}
         # Set after the first read of the fleet, successful or not.
         self.looked = asyncio.Event()
         self.registry = RedisRegistry(stores.main.patient)
-        self.open_requests = AllOpenRequests(lanes)
+        self.open_requests = AllOpenRequests(setup.lanes)
         watched_lease_s = min(settings.lease_s, section.reservation_lease_s)
         self.elections = Elections(
             stores.main, stores.budgets, gateway_id, watched_lease_s, lambda: self.cache.is_fresh
@@ -59,12 +51,11 @@ class Fleet:
         read = partial(TextModel, raw_prompts=section.completions_special_tokens)
         self.cache = FleetCache(self.registry, watch.look, read=read)
         self.stored = StoredFleet(self.registry, self.cache, self.queue)
-        telemetry.fleet.lanes = lanes
+        telemetry.fleet.lanes = setup.lanes
         telemetry.fleet.models = lambda: self.cache.models.values()
         telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 
     def queue(self, name: str) -> RedisQueue:
-        """Return the client of a queue, for calls that are answered at once."""
         if name not in self._queues:
             self._queues[name] = self._client(self._stores.main.short, name)
         return self._queues[name]

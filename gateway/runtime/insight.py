@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.fleet_metrics.reporter import MetricsReporter
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
@@ -12,27 +11,19 @@ from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.gateway.insight.request_traces.files import TraceFolder
 from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.seals import pseudonym_key
-from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.store.errors import STORE_ERRORS
 
 
 class Insight:
     """What this gateway remembers of requests, and reports to the others."""
 
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        stores: Stores,
-        fleet: Fleet,
-        lanes: dict[LaneName, Lane],
-        gateway_id: str,
-        telemetry: Telemetry,
-    ) -> None:
+    def __init__(self, setup: Setup, stores: Stores, fleet: Fleet) -> None:
+        settings, gateway_id, telemetry = setup.settings, setup.gateway_id, setup.telemetry
         section = settings.gateway
         self._fleet = fleet
         self.record_store = RecordStore(stores.main.patient, gateway_id, most=section.request_records)
@@ -47,7 +38,7 @@ class Insight:
         )
         self.fleet_metrics = FleetMetricsStore(stores.main.patient)
         self.reporter = MetricsReporter(
-            self.fleet_metrics, telemetry.fleet_metrics, fleet.cache, lanes, gateway_id, self._jobs_in_hand
+            self.fleet_metrics, telemetry.fleet_metrics, fleet.cache, setup.lanes, gateway_id, self._jobs_in_hand
         )
         telemetry.records_dropped.read = lambda: self.recorder.dropped
 

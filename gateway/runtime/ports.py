@@ -18,7 +18,6 @@ class Ports:
         )
         self.refused = RefusedRequests(section.refused_per_minute)
         self.malformed = Malformed()
-        # Connections of the tenants' port.
         self.limiter = self.new_limiter()
         telemetry.connections.set_function(lambda: self.limiter.count)
         telemetry.most_connections.set(section.max_connections)
@@ -26,6 +25,5 @@ class Ports:
         telemetry.malformed.read = lambda: self.malformed.count
 
     def new_limiter(self) -> ConnectionLimiter:
-        """Return the connection limits of one port."""
         section = self._section
         return ConnectionLimiter(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)

@@ -7,7 +7,6 @@ from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.pipeline.orphans import Orphans
 from fairlane.gateway.pipeline.prepare import Preparer
@@ -20,10 +19,10 @@ from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.insight import Insight
 from fairlane.gateway.runtime.ports import Ports
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.responses import KeptResponses
-from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 # Worker leases after which no worker will confirm a cancellation any more: the job's worker is dead.
 CONFIRM_LEASES = 3.0
@@ -34,17 +33,16 @@ class Requests:
 
     def __init__(
         self,
-        settings: GatewaySettings,
+        setup: Setup,
         stores: Stores,
         accounts: Accounts,
         fleet: Fleet,
         insight: Insight,
         ports: Ports,
-        lanes: dict[LaneName, Lane],
-        telemetry: Telemetry,
         refusal: Callable[[], ApiError | None],
     ) -> None:
         """`refusal` returns the error for new requests, if the gateway shuts down."""
+        settings, lanes, telemetry = setup.settings, setup.lanes, setup.telemetry
         section, confirm_s = settings.gateway, CONFIRM_LEASES * settings.lease_s
         quotas, dispatcher = accounts.quotas, fleet.dispatcher
         self.body_room = BodyRoom(

@@ -22,6 +22,7 @@ from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.insight import Insight
 from fairlane.gateway.runtime.ports import Ports
 from fairlane.gateway.runtime.requests import Requests
+from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.windows import MINUTE, Slicing
 
@@ -44,36 +45,22 @@ class Resources:
     ) -> None:
         """`member`: this process's place among those behind one port. `slicing`: for benchmarks, see Database."""
         section = settings.gateway
-        self.settings = settings
-        # New with each start: leftovers of an earlier process are the reaper's.
-        self.gateway_id = gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self.lanes = lanes = settings.lanes.lanes()
-        self.telemetry = telemetry = Telemetry(
-            processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels
-        )
-        self.processes = ProcessMetrics(member, telemetry.exposition)
+        self.settings, self.lanes = settings, settings.lanes.lanes()
+        self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
+        self.processes = ProcessMetrics(member, self.telemetry.exposition)
         self._span_processor = processor
         self._draining = False
         modes = Modes(section.quota_fallback, section.quota_fallbacks)
-        self.ports = Ports(settings, telemetry)
-        self.stores = stores = Stores(settings, modes, telemetry)
-        self.accounts = Accounts(settings, stores, modes, gateway_id, telemetry, slicing)
-        self.fleet = fleet = Fleet(settings, stores, lanes, gateway_id, telemetry)
-        self.insight = insight = Insight(settings, stores, fleet, lanes, gateway_id, telemetry)
-        self.requests = Requests(
-            settings, stores, self.accounts, fleet, insight, self.ports, lanes, telemetry, self.refusal
-        )
-        self.batches = Batches(
-            settings,
-            stores,
-            self.accounts,
-            fleet,
-            self.requests,
-            gateway_id,
-            telemetry,
-            is_stopping=lambda: self._draining,
-        )
-        self.control = Control(settings, stores, fleet, insight, self.batches, lanes, gateway_id)
+        setup = Setup(settings, self.gateway_id, self.lanes, self.telemetry)
+        self.ports = Ports(settings, self.telemetry)
+        self.stores = stores = Stores(settings, modes, self.telemetry)
+        self.accounts = accounts = Accounts(setup, stores, modes, slicing)
+        self.fleet = fleet = Fleet(setup, stores)
+        self.insight = insight = Insight(setup, stores, fleet)
+        self.requests = Requests(setup, stores, accounts, fleet, insight, self.ports, self.refusal)
+        self.batches = Batches(setup, stores, accounts, fleet, self.requests, lambda: self._draining)
+        self.control = Control(setup, stores, fleet, insight, self.batches)
 
     def missing(self) -> str:
         """Return the names of the unavailable stores, as a response header lists them."""
@@ -84,7 +71,6 @@ class Resources:
         return ", ".join(missing)
 
     def refusal(self) -> ApiError | None:
-        """Return the error for new requests while the gateway shuts down, else None."""
         return _shutting_down() if self._draining else None
 
     async def drain(self, grace_s: float) -> None:
