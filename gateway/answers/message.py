@@ -1,15 +1,15 @@
 """The model's output as an assistant message: content, reasoning and tool calls, parsed as the text arrives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, OutputReader
 from fairlane.gateway.http.json_reader import read_text
 
 
-@dataclass(slots=True)
-class ParsedCall:
+class ParsedCall(msgspec.Struct):
     """One tool call."""
 
     id: str
@@ -18,13 +18,12 @@ class ParsedCall:
     arguments: str = ""
 
 
-@dataclass(slots=True)
-class AssistantMessage:
+class AssistantMessage(msgspec.Struct):
     """The output of one choice so far."""
 
     content: str = ""
     reasoning: str = ""
-    calls: list[ParsedCall] = field(default_factory=list)
+    calls: list[ParsedCall] = []
 
     def add(self, delta: OutputDelta) -> None:
         self.content += delta.content

@@ -1,7 +1,6 @@
 """The endpoint of generation, inside the tenant middleware: read → prepare → submit → respond, streamed or whole."""
 
 import asyncio
-import math
 from dataclasses import dataclass
 from typing import Generic
 
@@ -172,7 +171,7 @@ class Generate(Generic[Generation]):
             reader=plan.reader,
             service_level=plan.service_level,
             arrived_s=context.arrived_s,
-            queue_span=self._queue_span(plan, request),
+            queue_span=self._queue_span(context, plan, request),
             still_waits_ms=self._parts.dispatcher.open_requests.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
             gap=self._parts.telemetry.gaps(context.lane, context.model, context.tenant).observe,
@@ -185,8 +184,8 @@ class Generate(Generic[Generation]):
         finally:
             self._conclude(context, events, answer)
 
-    def _queue_span(self, plan: Plan, request: LiveRequest) -> Span:
-        span = self._parts.telemetry.span("queue")
+    def _queue_span(self, context: RequestContext, plan: Plan, request: LiveRequest) -> Span:
+        span = context.span.child("queue")
         if span.is_recording:
             put_s = [job.queued_s for job in request.jobs if job.queued_s]
             span.began_ago(asyncio.get_running_loop().time() - min(put_s) if put_s else 0.0)
@@ -233,7 +232,7 @@ class Generate(Generic[Generation]):
             context.model,
             context.tenant,
             queued_s=context.queued_s,
-            pace_s=context.pace_s if math.isfinite(context.pace_s) else None,
+            pace_s=context.pace_s,
         )
 
 

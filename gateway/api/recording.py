@@ -61,7 +61,7 @@ def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRec
 
 
 def _kept_trace(traceparent: str) -> str:
-    context = context_of(traceparent)
+    context = context_of(traceparent) if traceparent else None
     return f"{context.trace_id:032x}" if context is not None and context.trace_flags.sampled else ""
 
 

@@ -194,10 +194,11 @@ def _whole_number(digits: str) -> float:
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > MAX_FIELDS:
+    count = len(pairs)
+    if count > MAX_FIELDS:
         raise invalid(None, f"An object in the body has more than {MAX_FIELDS} fields.")
     fields = dict(pairs)
-    if len(fields) != len(pairs):
+    if len(fields) != count:
         counts = Counter(name for name, _ in pairs)
         doubled = next(name for name, count in counts.items() if count > 1)
         raise invalid(shown_name(doubled), "The field is given twice.")

@@ -151,10 +151,13 @@ class LimitedHttpProtocol(BoundedConnection):
             self._unsupported_upgrade_warning()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header. Trailers are counted and dropped."""
+        """Keep one header, as uvicorn does. Trailers are counted and dropped."""
         self._events += 1
         if self._input.phase in AWAITS_HEAD:
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         received = self._input

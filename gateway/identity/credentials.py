@@ -116,9 +116,10 @@ def bearer(headers: Headers) -> str:
 
 def _bearer(given: Sequence[bytes]) -> str:
     scheme, _, secret = _one(given).partition(" ")
-    if scheme.lower() != _BEARER or not secret.strip():
+    secret = secret.lstrip()
+    if scheme.lower() != _BEARER or not secret:
         raise invalid_api_key()
-    return secret.strip()
+    return secret
 
 
 def _one(given: Sequence[bytes]) -> str:

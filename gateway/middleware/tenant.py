@@ -127,7 +127,7 @@ class TenantMiddleware:
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
-        with self.telemetry.span("authenticate") as span:
+        with context.span.child("authenticate") as span:
             caller = self.authenticator.remembered(context.scope)
             caller = caller or await self.authenticator.identify(context.scope)
             if span.is_recording:

@@ -69,11 +69,12 @@ def given(value: Value) -> Value:
 def runs(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the longest runs of one origin, in order; True for the caller's."""
     taint, start = _taint_of(text), 0
-    plain = str.__str__(text)
-    while start < len(taint):
+    plain, length = str.__str__(text), len(taint)
+    while start < length:
         is_given = taint[start] == GIVEN
         end = taint.find(OWN if is_given else GIVEN, start)
-        end = len(taint) if end < 0 else end
+        if end < 0:
+            end = length
         yield plain[start:end], is_given
         start = end
 

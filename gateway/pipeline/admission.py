@@ -147,8 +147,11 @@ def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
 
     The queue counts all requests of the tenant. So a key's limit rejects its requests while that many of the whole
     tenant are waiting."""
-    found = [status for status in queued_limits(statuses) if not status.shadow]
-    return min(found, key=lambda status: status.limit, default=None)
+    lowest: LimitStatus | None = None
+    for status in queued_limits(statuses):
+        if not status.shadow and (lowest is None or status.limit < lowest.limit):
+            lowest = status
+    return lowest
 
 
 def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope = "tenant") -> ApiError:
@@ -175,9 +178,8 @@ class AllOpenRequests:
         self._held: set[str] = set()
         # Jobs that are enqueued and have not ended.
         self._flying: set[str] = set()
-        # Set while there are neither.
-        self.idle = asyncio.Event()
-        self.idle.set()
+        # Set once there are neither, if that is awaited.
+        self._idle: asyncio.Event | None = None
 
     @property
     def now_ms(self) -> float:
@@ -189,10 +191,19 @@ class AllOpenRequests:
             found = self._open_requests[queue] = OpenRequests(self._lanes)
         return found
 
+    @property
+    def are_idle(self) -> bool:
+        """True if no job is admitted or enqueued."""
+        return not (self._held or self._flying)
+
+    async def wait_until_idle(self) -> None:
+        self._idle = self._idle or asyncio.Event()
+        self._rest()
+        await self._idle.wait()
+
     def hold(self, job_ids: Sequence[str]) -> None:
         """Count jobs as admitted until they are enqueued or released with `let_go`."""
         self._held.update(job_ids)
-        self.idle.clear()
 
     def let_go(self, queue: str, job_ids: Iterable[str]) -> None:
         for job_id in self._held.intersection(job_ids):
@@ -204,7 +215,6 @@ class AllOpenRequests:
         """Count a job as enqueued, until it has `left`. Called before `put`."""
         self._held.discard(job.id)
         self._flying.add(job.id)
-        self.idle.clear()
 
     def demoted(self, job: LiveJob) -> None:
         self.at(job.queue).demote(job.id, self.now_ms)
@@ -237,5 +247,5 @@ class AllOpenRequests:
         self._rest()
 
     def _rest(self) -> None:
-        if not (self._held or self._flying):
-            self.idle.set()
+        if self._idle is not None and self.are_idle:
+            self._idle.set()

@@ -194,7 +194,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         await line.link.close()
 
-    async def _read(self, line: _Line) -> None:
+    def _read(self, line: _Line) -> Coroutine[Any, Any, None]:
         """Read events until cancelled, continuing after store errors from the last entry read."""
         last_id = "0-0"
 
@@ -206,7 +206,7 @@ class Dispatcher:
                 if len(self._jobs) >= MANY_JOBS:
                     await asyncio.sleep(GATHER_S)
 
-        await every(RETRY_AFTER_S, "reading events", read)
+        return every(RETRY_AFTER_S, "reading events", read)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
         told: dict[LiveRequest, None] = {}

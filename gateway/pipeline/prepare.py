@@ -203,7 +203,7 @@ class Preparer:
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
         elapsed_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3
-        with self.telemetry.span("admit") as span:
+        with context.span.child("admit") as span:
             asked = [
                 measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
                 for prompt in prompts

@@ -122,6 +122,8 @@ def resumption(jobs: Iterable[tuple[Job, Heads]]) -> Resumption:
 
 def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
     """Deliver the heads to a job as if they had just arrived. Return whether all its choices are finished by them."""
+    if not heads:
+        return False
     ends = [head.end(message) for head in heads]
     for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
         if head.token_ids:
@@ -136,7 +138,7 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
                     finish_reason=told,
                 )
             )
-    is_over = bool(ends) and None not in ends
+    is_over = None not in ends
     if is_over:
         job.accept(Finished(job_id=job.id, epoch=0, outcome=Outcome.FINISHED))
     return is_over

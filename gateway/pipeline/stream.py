@@ -77,13 +77,13 @@ class TokenEvents:
                 choice.reader = self.reader()
 
     @property
-    def seconds_per_token(self) -> float:
-        """Mean time between tokens of a choice; NaN before the second token, and after an earlier run."""
+    def seconds_per_token(self) -> float | None:
+        """Mean time between tokens of a choice; None before the second token, and after an earlier run."""
         if self.request.ask.resumption is not None:
-            return math.nan
+            return None
         steps = max([choice.published for job in self.jobs for choice in job.choices], default=0) - 1
         if steps < 1 or self.first_token_s is None or self.last_token_s is None:
-            return math.nan
+            return None
         return (self.last_token_s - self.first_token_s) / steps
 
     async def run(self, consumer: ChunkConsumer, schedule: KeepAliveSchedule) -> None:

@@ -112,7 +112,8 @@ class Submitter:
             if isinstance(error, ApiError):
                 await self._refuse(caller, request, error, submitted=submitted)
         finally:  # also for a cancelled submission or client, which cannot wait
-            self.settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
+            if request.jobs:
+                self.settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
         if error is None and request.settled:
             caller.statuses = request.statuses  # without the unused part of the reservation
 

@@ -14,6 +14,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -46,7 +47,9 @@ _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAI
 
 def job_ids(booking_id: str, prompts: int) -> list[str]:
     """Return the ids of a request's jobs, which can be derived from the reservation's id."""
-    return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
+    return (
+        [booking_id] if prompts == 1 else [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
+    )
 
 
 def request_of(job_id: str) -> str:
@@ -118,7 +121,7 @@ class Choice:
     index: int
     # Converts tokens to text; None before the stream starts.
     reader: TokenStream | None = None
-    token_ids: "array[int]" = field(default_factory=lambda: array("I"), repr=False)
+    token_ids: "array[int]" = field(default_factory=partial(array, "I"), repr=False)
     # Number of accepted tokens, and the only index accepted next.
     published: int = 0
     # Tokens of these that are in the response.

@@ -125,13 +125,17 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
         return asked
     if not allowed:
         raise ApiError("This key may not use any of its tenant's lanes.", "lane_not_allowed")
-    default = LaneName(identity.tenant.default_lane)
-    return default if default in allowed else allowed[0]
+    return _default(allowed, identity.tenant.default_lane)
 
 
 @lru_cache(maxsize=64)  # few combinations, and needed by each request
 def _allowed(tenants: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[LaneName, ...]:
     return tuple(name for name in LaneName if name in tenants and (keys is None or name in keys))
+
+
+@lru_cache(maxsize=64)  # as above
+def _default(allowed: tuple[LaneName, ...], lane: str) -> LaneName:
+    return LaneName(lane) if lane in allowed else allowed[0]
 
 
 def _milliseconds(given: Mapping[str, str], header: str) -> float | None:

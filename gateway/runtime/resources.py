@@ -66,7 +66,7 @@ class Resources:
         """Return the names of the unavailable stores, as a response header lists them."""
         main, budgets = self.stores.main, self.stores.budgets
         missing = ["quota-store"] if not budgets.breaker.is_whole or self.accounts.unreported else []
-        if not main.breaker.is_whole and budgets is not main:
+        if budgets is not main and not main.breaker.is_whole:
             missing.append("queue-store")
         return ", ".join(missing)
 
@@ -104,7 +104,7 @@ class Resources:
     async def _landed(self, within_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self.fleet.open_requests.idle.wait()
+                await self.fleet.open_requests.wait_until_idle()
 
 
 def _shutting_down() -> ApiError:

@@ -117,7 +117,8 @@ class DemandLedger:
         self.others: Mapping[ServiceClass, Sum] = {}
 
     def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
-        self.remove(job_id)
+        if job_id in self._loads:
+            self.remove(job_id)
         if load.due_ms < math.inf:
             load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
         self._loads[job_id] = load

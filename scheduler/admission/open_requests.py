@@ -113,7 +113,9 @@ class Rate(FadingSum):
         super().add(work_ms / RATE_MS, now_ms)
 
     def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        self.add(work_ms * math.exp((came_ms - now_ms) / RATE_MS), now_ms)
+        if came_ms < now_ms:
+            work_ms *= math.exp((came_ms - now_ms) / RATE_MS)
+        self.add(work_ms, now_ms)
 
     def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
         self.add_late(-work_ms, came_ms, now_ms)

@@ -35,7 +35,7 @@ class FadingSum:
         self._sum, self._at = 0.0, since
 
     def add(self, value: float, now: float) -> None:
-        total = self.at(now) + value
+        total = self._sum * math.exp((self._at - now) / self._over) + value
         self._sum = 0.0 if total < 0.0 else total if total < self._most else self._most
         self._at = now
 

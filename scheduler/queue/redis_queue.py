@@ -351,9 +351,9 @@ class RedisQueue:
         Return whether the queue no longer holds the job."""
         return bool(await self._call("withdraw", job_id, grace_ms))
 
-    async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
+    def _call(self, operation: str, *args: Arg) -> Awaitable[Any]:
         clock = "" if self._clock is None else self._clock()
-        return await self._scripts[operation].run(self._redis, self._prefix, clock, *args)
+        return self._scripts[operation].run(self._redis, self._prefix, clock, *args)
 
     async def _return_unknown(self, worker_id: str, known: set[str]) -> None:
         """Give back jobs that were leased to this worker more than one lease ago and that it does not know."""

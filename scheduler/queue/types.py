@@ -214,7 +214,8 @@ def work_us(job: Job) -> int:
 
 def whole_us(ms: float) -> int:
     """Return milliseconds in whole microseconds, rounded up."""
-    return math.ceil(min(ms * 1e3, NEVER_MS))
+    us = ms * 1e3
+    return math.ceil(us) if us < NEVER_MS else NEVER_MS
 
 
 def claim_due_ms(job: Job) -> int:
@@ -240,4 +241,4 @@ def hard_end_ms(job: Job) -> int:
 
 
 def _whole(ms: float) -> int:
-    return int(min(ms, NEVER_MS))
+    return int(ms) if ms < NEVER_MS else NEVER_MS

@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.http.json_reader import is_unicode
-
 MAX_HINT_CHARS = 512
 
 
 def as_unicode(text: str) -> str:
     """Return the text, or raise a pydantic error if it holds a lone surrogate."""
-    if not is_unicode(text):
-        raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticCustomError("unicode", "must be valid Unicode, without a lone surrogate") from None
     return text
 
 

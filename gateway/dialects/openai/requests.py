@@ -274,9 +274,10 @@ def stated_fields(body: BaseModel) -> dict[str, Any]:
 
 def _draw_of(body: BaseModel) -> dict[str, Any]:
     """Return the sampling parameters that a body states, even usual ones, since the model's defaults may differ."""
-    stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
+    names = _DRAW_FIELDS & body.model_fields_set
+    stated = {name: value for name in names if (value := getattr(body, name)) is not None}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
         stated |= {"top_p": 1.0, "top_k": 1}
     elif stated.get("top_k") == -1:  # vLLM's value for no limit
         stated["top_k"] = 0
-    return {name: value for name, value in stated.items() if value is not None}
+    return stated

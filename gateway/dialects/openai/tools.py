@@ -202,6 +202,8 @@ Choice = Annotated[ToolChoice, PlainValidator(_choice, json_schema_input_type=Mo
 
 def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> tuple[tuple[Tool, ...], ToolChoice]:
     """Convert the tools of a request and the choice of them. Raises ApiError naming the field."""
+    if not bodies and choice is None:
+        return (), _MODES["auto"]
     tools = tuple([body.function.tool() for body in bodies or ()])
     return tools, checked_choice(tools, choice, "function.name")
 

@@ -231,7 +231,7 @@ def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int =
 def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
     """Validate parsed fields, as `checked` does."""
     given = dict(fields)
-    for name in sorted(neutral.keys() & given.keys()):
+    for name in sorted(neutral.keys() & given):
         refuse_unless_neutral(name, given.pop(name), neutral[name])
     try:
         return kind.model_validate(given)

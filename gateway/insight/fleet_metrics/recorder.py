@@ -94,7 +94,7 @@ class Recorder:
             observe(lane.queue_wait, request.queue_s * 1e3)
         if ttft_s is not None:
             observe(lane.ttft, ttft_s * 1e3)
-        if pace_s is not None and math.isfinite(pace_s):
+        if pace_s is not None:
             observe(lane.tpot, pace_s * 1e3)
         if code == OK or code in JUDGED:
             lane.judged += 1
@@ -102,8 +102,7 @@ class Recorder:
 
     def _met(self, lane: str, ttft_s: float, pace_s: float | None) -> bool:
         ttft_ms, tpot_ms = self.targets_ms.get(lane, (math.inf, math.inf))
-        paces = pace_s is not None and math.isfinite(pace_s)
-        return ttft_s * 1e3 <= ttft_ms and not (paces and pace_s is not None and pace_s * 1e3 > tpot_ms)
+        return ttft_s * 1e3 <= ttft_ms and (pace_s is None or pace_s * 1e3 <= tpot_ms)
 
     def _known(self, tenant: str) -> str:
         known = self.sums.tenants

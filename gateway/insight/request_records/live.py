@@ -6,7 +6,9 @@ built when it is read or written; most requests of a busy gateway end before tha
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
 from fairlane.gateway.insight.request_records.time_account import Stall, StallKind, Start, Timeline, TimeParts, account
@@ -35,7 +37,7 @@ class TokenTimes(Protocol):
     def last_token_s(self) -> float | None: ...
 
 
-class Answered(NamedTuple):
+class Answered(msgspec.Struct, frozen=True, gc=False):
     """The end of an answer, on the event loop's clock. `code` is None without an error."""
 
     at_s: float
@@ -183,7 +185,9 @@ class LiveRecord:
         return sum([choice.published for job in self.jobs for choice in job.choices])
 
     def _update(self, record: RequestRecord) -> None:
-        record.workers += [one for one in self._workers if one not in record.workers]
+        for worker in self._workers:
+            if worker not in record.workers:
+                record.workers.append(worker)
         record.output_tokens = self._published()
         self._add_times(record)
         if self._finished:

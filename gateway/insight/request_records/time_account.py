@@ -122,15 +122,17 @@ def _most_informative(is_open: Counter[Part]) -> Part:
     return next((part for part in order if is_open[part]), "network")
 
 
-def _walk(timeline: Timeline, total_ms: float) -> Iterator[tuple[Part, float, float]]:
+def _walk(timeline: Timeline, total_ms: float) -> Iterable[tuple[Part, float, float]]:
+    walk: list[tuple[Part, float, float]] = []
     at_ms = 0.0
     for part, until_ms in _stations(timeline):
         if until_ms > total_ms:
             until_ms = total_ms
         if until_ms > at_ms:
-            yield part, at_ms, until_ms
+            walk += ((part, at_ms, until_ms),)
             at_ms = until_ms
-    yield "network", at_ms, total_ms
+    walk += (("network", at_ms, total_ms),)
+    return walk
 
 
 def _stations(timeline: Timeline) -> list[tuple[Part, float]]:

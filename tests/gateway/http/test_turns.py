@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairlane.gateway.http.protocol import LimitedHttpProtocol
 from fairlane.gateway.http.turns import MOST_EVENTS, PIECE_BYTES, Turns, has_many_lines
@@ -97,13 +96,13 @@ async def test_what_is_discarded_after_a_refusal_is_bounded() -> None:
 
 async def test_trailers_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bytes] = []
-    keep = HttpToolsProtocol.on_header
+    complete = LimitedHttpProtocol.on_message_complete
 
-    def on_header(protocol: HttpToolsProtocol, name: bytes, value: bytes) -> None:
-        kept.append(name)
-        keep(protocol, name, value)
+    def on_message_complete(protocol: LimitedHttpProtocol) -> None:
+        kept.extend([name for name, _ in protocol.headers])
+        complete(protocol)
 
-    monkeypatch.setattr(HttpToolsProtocol, "on_header", on_header)
+    monkeypatch.setattr(LimitedHttpProtocol, "on_message_complete", on_message_complete)
     async with serving() as server:
         client = await server.client()
         client.send(POST + CHUNKED + b"0\r\n" + b"a: b\r\n" * 300 + b"\r\n")

@@ -64,17 +64,17 @@ def test_a_job_that_was_put_stays_until_it_is_over() -> None:
 
 def test_they_are_idle_once_all_that_was_let_in_is_over() -> None:
     open_requests, one = known(), live("put")
-    said = [open_requests.idle.is_set()]
+    said = [open_requests.are_idle]
 
     open_requests.hold([one.id])
-    said.append(open_requests.idle.is_set())
+    said.append(open_requests.are_idle)
     open_requests.entered(one)
     open_requests.let_go(QUEUE, [one.id])
-    said.append(open_requests.idle.is_set())
+    said.append(open_requests.are_idle)
     open_requests.left(one)
-    said.append(open_requests.idle.is_set())
+    said.append(open_requests.are_idle)
     open_requests.hold(["refused"])
     open_requests.let_go(QUEUE, ["refused"])
-    said.append(open_requests.idle.is_set())
+    said.append(open_requests.are_idle)
 
     assert said == [True, False, False, True, True]
