@@ -132,7 +132,16 @@ class _Wire(asyncio.Protocol):
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
-                self._answer(reply)
+                if not self._pending:
+                    self._transport.abort()  # a reply without a call: this is no store
+                    return
+                future, _, _ = self._pending.popleft()
+                if isinstance(reply, redis.RedisError):
+                    self._fail(future, reply)
+                elif not future.done():  # otherwise it was cancelled, or timed out
+                    future.set_result(reply)
+                if not (self.takes_calls or self._pending or self._unsent):
+                    self._transport.abort()
         except redis.InvalidResponse:
             self._transport.abort()
 
@@ -167,22 +176,11 @@ class _Wire(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(written)
 
-    def _answer(self, reply: object) -> None:
-        if not self._pending:
-            self._transport.abort()  # a reply without a call: this is no store
-            return
-        future = self._pending.popleft()[0]
-        is_over = future.done()  # it was cancelled, or timed out
-        if not isinstance(reply, redis.RedisError):
-            if not is_over:
-                future.set_result(reply)
-        else:
-            if isinstance(reply, redis.ReadOnlyError):
-                self.takes_calls = False  # no longer the master
-            if not is_over:
-                future.set_exception(reply)
-        if not (self.takes_calls or self._pending or self._unsent):
-            self._transport.abort()
+    def _fail(self, future: asyncio.Future[Any], error: redis.RedisError) -> None:
+        if isinstance(error, redis.ReadOnlyError):
+            self.takes_calls = False  # no longer the master
+        if not future.done():
+            future.set_exception(error)
 
     def _ticked(self) -> bool:
         # Schedule `_expire` if a call is overdue, after replies that have already arrived were read.

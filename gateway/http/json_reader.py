@@ -202,7 +202,8 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(name for name, _ in pairs)
         doubled = next(name for name, count in counts.items() if count > 1)
         raise invalid(shown_name(doubled), "The field is given twice.")
-    if not is_unicode("\n".join(fields)):
+    names = "\n".join(fields)
+    if not (names.isascii() or is_unicode(names)):
         broken = next(name for name in fields if not is_unicode(name))
         raise invalid(shown_name(broken), "The field's name is not valid Unicode.")
     return fields

@@ -186,10 +186,9 @@ class AllOpenRequests:
         return self._clock() * 1e3
 
     def at(self, queue: str) -> OpenRequests:
-        found = self._open_requests.get(queue)
-        if found is None:
-            found = self._open_requests[queue] = OpenRequests(self._lanes)
-        return found
+        if queue not in self._open_requests:
+            self._open_requests[queue] = OpenRequests(self._lanes)
+        return self._open_requests[queue]
 
     @property
     def are_idle(self) -> bool:

@@ -93,13 +93,12 @@ class Dispatcher:
         return self._jobs
 
     def queue(self, name: str) -> RedisQueue:
-        line = self._lines.get(name)
-        if line is None:
+        if name not in self._lines:
             line = self._lines[name] = _Line(name, self.open_link(name))
             loop = asyncio.get_running_loop()
             tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
             line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
-        return line.link.calls
+        return self._lines[name].link.calls
 
     def keep_lines(self, names: set[str]) -> None:
         for name in names:

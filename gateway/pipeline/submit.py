@@ -16,7 +16,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
 from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.identity.auth import Caller
-from fairlane.gateway.insight.telemetry.context import request_id, traceparent
+from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Value
 from fairlane.gateway.pipeline.admission import queue_refused, queued_limit
@@ -180,6 +180,7 @@ class Submitter:
         if reservation is not None:
             most = min(most, reservation.most_tokens)
             granted = min(most, reservation.granted_tokens)
+        traceparent, request_id = CARRIED.get()
         seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
         return Job(
             job_id=plan.ids[number],
@@ -209,8 +210,8 @@ class Submitter:
             exact=tenant.is_exact,
             follows=number > 0 or caller.batch_due_ms is not None,
             prompt_print="" if caller.once is None else _print_of(prompt),
-            traceparent=traceparent(),
-            request_id=request_id(),
+            traceparent=traceparent,
+            request_id=request_id,
         )
 
     async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:

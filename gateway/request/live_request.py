@@ -254,7 +254,10 @@ class LiveJob:
     @property
     def is_complete(self) -> bool:
         """True if every choice has its finish reason, so that the client needs nothing more."""
-        return None not in [choice.finish_reason for choice in self.choices]
+        for choice in self.choices:  # noqa: SIM110 - asked several times per request: a generator costs more
+            if choice.finish_reason is None:
+                return False
+        return True
 
     async def end(self) -> None:
         if self.finished is None:

@@ -283,7 +283,8 @@ class RequestCosts:
         return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
 
     def share(self, kv_tokens: float) -> float:
-        return max(kv_tokens / self.kv_tokens, 1.0 / self.slots)
+        of_kv, of_slots = kv_tokens / self.kv_tokens, 1.0 / self.slots
+        return of_kv if of_kv > of_slots else of_slots
 
     def exact_share(self, most_tokens: float) -> float:
         """Return the fraction of a worker counted for exact work that may grow to `most_tokens`.

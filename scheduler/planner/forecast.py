@@ -94,16 +94,18 @@ class MeanLengths:
 
     def mean(self, lane: LaneName, tenant: str) -> float | None:
         for key in ((lane, tenant), (lane, None)):
-            tokens, ends = self._known.get(key, (0.0, 0.0))
-            if ends >= ENOUGH:
-                return tokens / ends
+            if key in self._known:
+                tokens, ends = self._known[key]
+                if ends >= ENOUGH:
+                    return tokens / ends
         return None
 
     def _add(self, lane: LaneName, tenant: str, tokens: int, ends: int) -> None:
         fades = (1.0 - 1.0 / REMEMBERED) ** ends
         for key in ((lane, tenant), (lane, None)):
-            if key in self._known or len(self._known) < MAX_MEANS or key[1] is None:
-                old_tokens, old_ends = self._known.get(key, (0.0, 0.0))
+            is_known = key in self._known
+            if is_known or len(self._known) < MAX_MEANS or key[1] is None:
+                old_tokens, old_ends = self._known[key] if is_known else (0.0, 0.0)
                 self._known[key] = fades * old_tokens + tokens, fades * (old_ends + ends)
 
 

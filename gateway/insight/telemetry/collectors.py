@@ -89,10 +89,9 @@ class Distribution(Collector):
         registry.register(self)
 
     def series(self, *labels: str) -> Series:
-        found = self._seen.get(labels)
-        if found is None:
-            found = self._seen[labels] = Series(self._bounds)
-        return found
+        if labels not in self._seen:
+            self._seen[labels] = Series(self._bounds)
+        return self._seen[labels]
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         family = self._family()
