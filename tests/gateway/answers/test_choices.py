@@ -19,7 +19,7 @@ from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 from tests.support.gateway.cards import byte_level_card
-from tests.support.gateway.one_job import job
+from tests.support.gateway.one_request import job
 
 MODEL = TextModel(byte_level_card())
 SHAPES: list[type[AnswerBuilder]] = [ChatAnswer, CompletionAnswer]

@@ -21,7 +21,7 @@ from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 from tests.support.gateway.cards import byte_level_card
-from tests.support.gateway.one_job import job
+from tests.support.gateway.one_request import job
 from tests.support.gateway.read_outputs import TOOLS
 from tests.support.gateway.tool_models import tool_card
 

@@ -10,7 +10,7 @@ from fairlane.gateway.api.models import Models
 from fairlane.gateway.identity.auth import Caller
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
-from tests.support.gateway.context import a_context
+from tests.support.gateway.one_request import a_context
 
 pytestmark = pytest.mark.anyio
 MANY = 500

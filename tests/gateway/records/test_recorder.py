@@ -17,7 +17,7 @@ from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, JobSteps, Outcome, Preempted, Resumed, TokenDelta
 from fairlane.store.errors import StoreUnavailable
 from tests.support.counted import bytecodes
-from tests.support.gateway.one_job import job
+from tests.support.gateway.one_request import job
 
 pytestmark = pytest.mark.anyio
 

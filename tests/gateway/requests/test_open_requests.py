@@ -5,8 +5,8 @@ from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import TokenDelta
-from tests.support.gateway.one_job import QUEUE
-from tests.support.gateway.one_job import job as live
+from tests.support.gateway.one_request import QUEUE
+from tests.support.gateway.one_request import job as live
 from tests.support.scheduler.admitted import PROMISED, WORKERS
 from tests.support.scheduler.planner_world import LATENCY, job
 

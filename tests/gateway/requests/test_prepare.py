@@ -14,7 +14,7 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import HUGE_BODY_BYTES, BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.pipeline.prepare import Preparer, pack_inputs
-from tests.support.gateway.context import a_context
+from tests.support.gateway.one_request import a_context
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from fairlane.scheduler.protocol.messages import (
     Preempted,
     TokenDelta,
 )
-from tests.support.gateway.one_job import job
+from tests.support.gateway.one_request import job
 
 
 def tokens(first: int, *ids: int, choice: int = 0, finish: FinishReason | None = None) -> TokenDelta:

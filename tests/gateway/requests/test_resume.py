@@ -9,7 +9,7 @@ import pytest
 from fairlane.gateway.pipeline.resume import Head, begin, resumption
 from fairlane.quotas.store import Resumption
 from fairlane.scheduler.protocol.messages import Job, Sampling, TokenDelta
-from tests.support.gateway.one_job import job as live
+from tests.support.gateway.one_request import job as live
 from tests.support.gateway.sent_twice import KEY, begun_with, is_replay, kept, post, used
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served, error_of, serving, settings, until
 from tests.support.scheduler.queues import job

@@ -19,7 +19,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.support.gateway.cards import byte_level_card
-from tests.support.gateway.one_job import job
+from tests.support.gateway.one_request import job
 
 pytestmark = pytest.mark.anyio
 
