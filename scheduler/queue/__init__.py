@@ -14,6 +14,6 @@
 
 Gateways put, cancel and grant. Workers take, publish and renew. The elected gateway reclaims each second. The simulator
 uses the in-memory queue. A state-machine test sends the Redis queue and its model the same calls
-(`tests/support/scheduler/model_queue.py`), so a rule that changes in `lua/` must change there. No call works on more
+(the tests), so a rule that changes in `lua/` must change there. No call works on more
 than `store.bounds.PER_CALL` jobs; the callers here repeat it until all are done. Never imports gateway, worker, quotas
 or admission."""

@@ -10,7 +10,7 @@ from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.delivery import Dispatcher, Link
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from tests.support.gateway import one_job
+from tests.support.gateway import one_request
 from tests.support.scheduler.queues import PLENTY
 from tests.support.worker.scripted import job
 from tests.support.worker.serving import QUEUE, gateway, working
@@ -75,7 +75,7 @@ async def test_a_job_whose_worker_died_after_it_was_called_goes_to_another(
 
         put = await dispatcher.queue(QUEUE).put(job())
         assert put.called == "dead"
-        asked_for = one_job.job("job")
+        asked_for = one_request.job("job")
         asked_for.queue = QUEUE
         dispatcher.called(asked_for)
         await listener.ended("job")
