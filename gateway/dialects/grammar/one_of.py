@@ -9,7 +9,8 @@ recurses, and time is linear in the schema: many branches may refer to one large
 and references are cached."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -72,9 +73,8 @@ class _Unions:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._pointed: dict[str, object] = {}
-        self._kinds: dict[int, frozenset[str]] = {}
-        self._required: dict[int, frozenset[str]] = {}
+        self._referred = cache(partial(_pointed, root))
+        self._kinds_of, self._required_of = _remembered(_kinds), _remembered(_required)
 
     def exclude_each_other(self, branches: Iterable[object]) -> bool:
         by_kind: dict[str, list[Mapping[str, Any]]] = {}
@@ -95,18 +95,6 @@ class _Unions:
             for name in sorted(required)[:_MOST_PROPERTIES]
         )
 
-    def _kinds_of(self, schema: Mapping[str, Any]) -> frozenset[str]:
-        kinds = self._kinds.get(id(schema))
-        if kinds is None:
-            kinds = self._kinds[id(schema)] = _kinds(schema)
-        return kinds
-
-    def _required_of(self, schema: Mapping[str, Any]) -> frozenset[str]:
-        required = self._required.get(id(schema))
-        if required is None:
-            required = self._required[id(schema)] = _required(schema)
-        return required
-
     def _target(self, schema: object) -> Mapping[str, Any]:
         """Return a schema that is at least as wide: the target of a reference, without keywords next to the
         reference."""
@@ -115,15 +103,20 @@ class _Unions:
                 return _ANYTHING
             if "$ref" not in schema:
                 return schema
-            schema = self._referred(schema["$ref"])
+            reference = schema["$ref"]
+            schema = self._referred(reference) if isinstance(reference, str) else None
         return _ANYTHING
 
-    def _referred(self, reference: object) -> object:
-        if not isinstance(reference, str):
-            return None
-        if reference not in self._pointed:
-            self._pointed[reference] = _pointed(reference, self._root)
-        return self._pointed[reference]
+
+def _remembered(find: Callable[[Mapping[str, Any]], frozenset[str]]) -> Callable[[Mapping[str, Any]], frozenset[str]]:
+    found: dict[int, frozenset[str]] = {}
+
+    def remembered(schema: Mapping[str, Any]) -> frozenset[str]:
+        if id(schema) not in found:
+            found[id(schema)] = find(schema)
+        return found[id(schema)]
+
+    return remembered
 
 
 def _differ(listed: Iterable[frozenset[Value] | None]) -> bool:
@@ -182,7 +175,7 @@ def _property(schema: Mapping[str, Any], name: str) -> object:
     return properties.get(name) if isinstance(properties, dict) else None
 
 
-def _pointed(reference: str, root: dict[str, Any]) -> object:
+def _pointed(root: dict[str, Any], reference: str) -> object:
     if not reference.startswith("#/"):
         return None
     found: object = root
