@@ -152,7 +152,7 @@ TABLE: Mapping[Code, Rule] = {code: rule for rule, codes in _RULES.items() for c
 
 ANTHROPIC_PATH = "/v1/messages"
 # Anthropic's error types, by status; all others are `invalid_request_error`.
-_ANTHROPIC_TYPES: Mapping[int, str] = {
+ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -243,7 +243,7 @@ def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[st
 def _anthropic_error(error: ApiError) -> dict[str, object]:
     is_overload = TABLE[error.code].type == "overloaded_error"
     shown: dict[str, object] = {
-        "type": "overloaded_error" if is_overload else _ANTHROPIC_TYPES.get(error.status, "invalid_request_error"),
+        "type": "overloaded_error" if is_overload else ANTHROPIC_TYPES.get(error.status, "invalid_request_error"),
         "message": error.message,
         "code": error.code,
     }

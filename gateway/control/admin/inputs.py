@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS
+from fairlane.gateway.insight.request_records.record import State
 from fairlane.gateway.insight.request_records.search import AFTER
 from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256
 from fairlane.quotas.field_checks import LONGEST_LIST, LONGEST_TEXT
@@ -323,7 +324,7 @@ class RequestsQuery(PageQuery):
 
     tenant: Word | None = optional("Only this tenant's; absent: all")
     lane: Lane | None = optional("Only requests in this lane")
-    state: Literal["queued", "running", "preempted", "paused", "lost", "ended"] | None = optional("Only in this state")
+    state: State | None = optional("Only in this state")
     outcome: Literal["rejected", "finished", "cancelled", "expired", "unavailable", "failed"] | None = optional(
         "Only requests with this outcome"
     )

@@ -7,12 +7,15 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 
 from fairlane.common.views import about, view_of
 from fairlane.gateway.batches.batch_records import StandingBatch
-from fairlane.gateway.control.admin.worker_costs import WorkerCosts, worker_costs
 from fairlane.quotas.api_keys import ApiKey
 from fairlane.quotas.ledger import UsageSums
 from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, step_ms_by
+from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
+# Tokens at which the prefill curve ends; it ends earlier for a KV pool that is smaller.
+LONGEST_PROMPT = 4096
 T = TypeVar("T")
 OpenStatus = Literal["validating", "in_progress", "finalizing", "cancelling"]
 
@@ -232,6 +235,18 @@ class WorkerState(TypedDict):
     prefill_tokens_per_s: Annotated[float, about("Prompt tokens that it computes per second")]
 
 
+class WorkerCosts(TypedDict):
+    """Costs of a step by part, and as curves: points of [tokens, milliseconds]."""
+
+    base_ms: Annotated[float, about("Fixed cost of a step")]
+    row_ms: Annotated[float, about("Per sequence")]
+    prefill_token_ms: Annotated[float, about("Per prompt token")]
+    context_token_ms: Annotated[float, about("Per KV token that a decoding sequence reads")]
+    attention_pair_ms: Annotated[float, about("Per prompt token and token that it attends to")]
+    prefill: Annotated[list[list[float]], about("Steps that compute only a prompt of n tokens: [n, ms]")]
+    decode: Annotated[list[list[float]], about("Steps of one token for n sequences with 512 KV tokens each: [n, ms]")]
+
+
 class WorkerView(WorkerState):
     """One live worker: its identity, its load and the costs of its steps."""
 
@@ -337,7 +352,32 @@ def key_view(key: ApiKey) -> KeyView:
 
 def worker_view(status: WorkerStatus) -> WorkerView:
     """Return a worker's last heartbeat in the API's shape."""
-    return {**worker_state(status), "costs": worker_costs(status)}
+    return {**worker_state(status), "costs": _worker_costs(status)}
+
+
+def _worker_costs(status: WorkerStatus) -> WorkerCosts | None:
+    if not status.step_weights:
+        return None
+    base_ms, row_ms, token_ms, context_ms, pair_ms = status.step_weights
+    return {
+        "base_ms": base_ms,
+        "row_ms": row_ms,
+        "prefill_token_ms": token_ms,
+        "context_token_ms": context_ms,
+        "attention_pair_ms": pair_ms,
+        "prefill": [
+            [tokens, step_ms_by(status.step_weights, StepFeatures(1, tokens, 0, tokens * tokens))]
+            for tokens in _doubled(min(status.kv_tokens, LONGEST_PROMPT))
+        ],
+        "decode": [
+            [rows, step_ms_by(status.step_weights, StepFeatures(rows, 0, rows * TYPICAL_CONTEXT, 0))]
+            for rows in _doubled(status.max_sequences)
+        ],
+    }
+
+
+def _doubled(last: int) -> list[int]:
+    return [1 << power for power in range((last - 1).bit_length())] + [last] if last > 0 else []
 
 
 def worker_state(status: WorkerStatus) -> WorkerState:

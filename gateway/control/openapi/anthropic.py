@@ -2,11 +2,16 @@
 
 from typing import Annotated, Any, Literal, NotRequired
 
+from pydantic import Field
+from pydantic.config import JsonDict
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
 from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView
 from fairlane.gateway.control.openapi.schemas import Limited
+from fairlane.gateway.errors import ANTHROPIC_TYPES
+
+_ERROR_TYPES: JsonDict = {"enum": ["invalid_request_error", *dict.fromkeys(ANTHROPIC_TYPES.values())]}
 
 
 class TextContent(TypedDict):
@@ -69,20 +74,7 @@ class TokenCount(TypedDict):
 class AnthropicErrorBody(TypedDict):
     """An error: Anthropic's type, Fairlane's machine-readable code, and the field or limit that caused it."""
 
-    type: Annotated[
-        Literal[
-            "invalid_request_error",
-            "authentication_error",
-            "permission_error",
-            "not_found_error",
-            "request_too_large",
-            "rate_limit_error",
-            "api_error",
-            "overloaded_error",
-            "timeout_error",
-        ],
-        about("Anthropic's type of the error"),
-    ]
+    type: Annotated[str, Field(json_schema_extra=_ERROR_TYPES), about("Anthropic's type of the error")]
     message: Annotated[str, about("Human-readable message")]
     code: Annotated[str, about("Machine-readable error code, from the table of errors")]
     param: NotRequired[Annotated[str, about("The request's field that caused the error; null if none did")]]

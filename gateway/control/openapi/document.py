@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from importlib import metadata
-from types import UnionType
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -48,15 +47,16 @@ def parameters(path: str, query: type[BaseModel] | None) -> list[Json]:
         schema = query.model_json_schema()
         required = schema.get("required", [])
         found += [
-            _query_parameter(name, query_schema(told), required=name in required)
-            for name, told in schema.get("properties", {}).items()
+            {
+                "name": name,
+                "in": "query",
+                "required": name in required,
+                "description": known.pop("description"),
+                "schema": query_schema(known),
+            }
+            for name, known in schema.get("properties", {}).items()
         ]
     return found
-
-
-def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
-    described = {"description": schema.pop("description")} if "description" in schema else {}
-    return {"name": name, "in": "query", "required": required, "schema": schema, **described}
 
 
 _ERRORS = Error, AnthropicError
@@ -140,28 +140,24 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
         shown["description"] = f"Requires the operator role `{row.role}` or a higher one."
     shown["parameters"] = [*parameters(row.path, row.query), *headers.of_request(row)]
     if row.body is not None:
-        shown["requestBody"] = {
-            "required": _must_be_sent(row.body),
-            "content": {JSON if _is_checked(row.body) else FORM: {"schema": named[row.body], **_example(BODIES, row)}},
-        }
+        shown["requestBody"] = _body(row, named)
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     if JSON in content:
         content[JSON] |= _example(ANSWERS, row)
     done = {"description": "Done", "headers": headers.of_success(row), "content": content}
-    shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
+    shown["responses"] = {str(row.status): done, **_refusals(row, named)}
     shown["security"] = _NEEDS[row.who]
     return shown
 
 
-def _is_checked(body: object) -> bool:
-    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in get_args(body) or (body,))
-
-
-def _must_be_sent(body: type[BaseModel] | UnionType) -> bool:
-    """Return whether a call without a body is refused; a missing body is read as an empty object."""
-    kinds = get_args(body) or (body,)
-    models = [kind for kind in kinds if issubclass(kind, BaseModel)]  # the others are forms
-    return all(any(field.is_required() for field in kind.model_fields.values()) for kind in models)
+def _body(row: Documented, named: Mapping[Any, Json]) -> Json:
+    models = [kind for kind in get_args(row.body) or (row.body,) if issubclass(kind, BaseModel)]
+    content = {"schema": named[row.body], **_example(BODIES, row)}
+    return {
+        # A missing body is read as an empty object; the gateway refuses a missing form.
+        "required": all(any(field.is_required() for field in kind.model_fields.values()) for kind in models),
+        "content": {JSON if models else FORM: content},
+    }
 
 
 def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:

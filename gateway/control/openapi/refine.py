@@ -11,6 +11,7 @@ from fairlane.gateway.control.openapi.descriptions import PROPERTIES
 from fairlane.gateway.dialects.openai.neutral import Neutral
 
 Json = dict[str, Any]
+_SCALARS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def refined(schemas: Mapping[str, Json]) -> Json:
@@ -55,15 +56,9 @@ def _only(values: tuple[object, ...]) -> Json:
 
 
 def _constant(value: object) -> Json:
+    if type(value) in _SCALARS:
+        return {"type": _SCALARS[type(value)], "const": value}
     match value:
-        case bool():
-            return {"type": "boolean", "const": value}
-        case int():
-            return {"type": "integer", "const": value}
-        case float():
-            return {"type": "number", "const": value}
-        case str():
-            return {"type": "string", "const": value}
         case []:
             return {"type": "array", "items": {}, "maxItems": 0}
         case [only]:
