@@ -283,7 +283,6 @@ def _admin(resources: Resources) -> AdminParts:
         open_requests=resources.fleet.open_requests,
         overview=resources.control.overview,
         traces=resources.insight.traces,
-        simulator=resources.control.simulator,
         live=resources.control.live,
         history=resources.control.history,
         prices=resources.accounts.prices,

@@ -14,7 +14,6 @@ from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
 from fairlane.gateway.control.operators.single_sign_on import SingleSignOn, print_of
-from fairlane.gateway.insight.request_traces.simulator import Simulator
 from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.batches import Batches
 from fairlane.gateway.runtime.fleet import Fleet
@@ -33,7 +32,6 @@ class Control:
         sessions = Sessions(patient, admin_keys, admin_tokens, users=print_of(sign_in))
         self.single_sign_on = SingleSignOn(patient, admin_keys, sign_in) if sign_in.issuer else None
         self.operators = Operators(admin_keys, admin_tokens, sessions)
-        self.simulator = Simulator()
         self.erasure = Erasure(
             stores.budgets.patient,
             gateway_id,

@@ -106,7 +106,7 @@ class AdminParts:
     overview: Overview
     traces: TraceFolder
     trace_reads: TraceReads = field(default_factory=TraceReads)
-    simulator: Simulator
+    simulator: Simulator = field(default_factory=Simulator)
     live: LiveHub
     history: History
     prices: PriceStore

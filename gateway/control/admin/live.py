@@ -171,13 +171,13 @@ class LiveHub:
         try:
             return OVERVIEW, sse.event(OVERVIEW, await self._look())
         except ApiError as error:
-            told = error
+            refusal = error
         except STORE_ERRORS:
-            told = store_unavailable()
+            refusal = store_unavailable()
         except Exception:  # a defect in one overview must not end the stream
             log.exception("computing the overview failed")
-            told = internal_error()
-        return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": told.code, "message": told.message})
+            refusal = internal_error()
+        return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": refusal.code, "message": refusal.message})
 
     async def _send_blocks(self) -> None:
         if not any(watcher.kv for watcher in self._watchers):

@@ -113,7 +113,7 @@ def document() -> Json:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": said} for name, said in _TAGS.items()],
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": dict(paths),
         "components": {"schemas": schemas, "headers": headers.components(), "securitySchemes": _SECURITY},
     }
@@ -183,9 +183,9 @@ def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     content = {JSON: {"schema": named[_ERRORS[is_anthropic(row.path)]]}}
     return {
         str(status): {
-            "description": " | ".join(sorted(said)),
-            "headers": headers.of_refusal(row, said),
+            "description": " | ".join(sorted(codes)),
+            "headers": headers.of_refusal(row, codes),
             "content": content,
         }
-        for status, said in sorted(by_status.items())
+        for status, codes in sorted(by_status.items())
     }

@@ -15,8 +15,17 @@ _SCALARS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number"
 
 
 def refined(schemas: Mapping[str, Json]) -> Json:
-    """Return every component with a type and a description for each property, and without defaults."""
-    return {name: _with_described(name, _without_noise(schema)) for name, schema in schemas.items()}
+    """Return every component with a description for each property, and without pydantic's titles and defaults.
+
+    Titles repeat names; the descriptions state the defaults."""
+    components = {name: _without_titles(schema) for name, schema in schemas.items()}
+    for name, schema in components.items():
+        for field, known in schema.get("properties", {}).items():
+            known.pop("default", None)
+            text = PROPERTIES.get(f"{name}.{field}") or PROPERTIES.get(field)
+            if text is not None:
+                known.setdefault("description", text)
+    return components
 
 
 def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral]) -> Json:
@@ -70,29 +79,13 @@ def _constant(value: object) -> Json:
             raise TypeError(f"no schema for a neutral value of the type {type(value).__name__}")
 
 
-def _without_noise(schema: Json) -> Json:
-    """Remove pydantic's titles, which repeat names, and defaults, which the descriptions state."""
-    bare: Json = _without_titles(schema)
-    for told in bare.get("properties", {}).values():
-        told.pop("default", None)
-    return bare
-
-
 def _without_titles(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, dict):
         return {
-            name: {inner: _without_titles(told) for inner, told in each.items()}
+            name: {inner: _without_titles(known) for inner, known in each.items()}
             if name == "properties"
             else _without_titles(each)
             for name, each in value.items()
             if name != "title"
         }
     return [_without_titles(each) for each in value] if isinstance(value, list) else value
-
-
-def _with_described(name: str, schema: Json) -> Json:
-    for field, told in schema.get("properties", {}).items():
-        words = PROPERTIES.get(f"{name}.{field}") or PROPERTIES.get(field)
-        if "description" not in told and words is not None:
-            told["description"] = words
-    return schema

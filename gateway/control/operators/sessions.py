@@ -119,8 +119,8 @@ class Sessions:
 
     async def _bound(self, session: str, operator: Operator) -> bytes:
         rests_on = {"key": await self._admin_keys.fingerprint(), "token": b"", "user": self._users}[operator.kind]
-        said = _encode((operator.name, operator.role, operator.kind, operator.token, rests_on))
-        return hmac.digest(session.encode(), said, "sha256")
+        bound_to = _encode((operator.name, operator.role, operator.kind, operator.token, rests_on))
+        return hmac.digest(session.encode(), bound_to, "sha256")
 
 
 def _operator_of(stored: Session) -> Operator:

@@ -40,7 +40,6 @@ from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.gateway.insight.request_traces.files import TraceFolder
-from fairlane.gateway.insight.request_traces.simulator import Simulator
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.prices import KnownPrices
 from fairlane.gateway.request.live_request import LiveJob
@@ -229,7 +228,6 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         records=Records(records, RequestRecorder(records, _no_position, "test", enabled=True)),
         open_requests=open_requests,
         traces=traces,
-        simulator=Simulator(),
         overview=overview,
         live=LiveHub(overview.view, Blocks(RedisRegistry(redis), HandPicture(fleet)).view, tokens.revision),
         history=History(FleetMetricsStore(redis), clock=time.time),
