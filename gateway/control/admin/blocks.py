@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from typing_extensions import TypedDict
 
@@ -43,17 +43,14 @@ class BlocksView(TypedDict):
 class Blocks:
     """Block maps of all workers. `view` may raise redis.RedisError."""
 
-    def __init__(
-        self, registry: RedisRegistry, fleet: FleetPicture, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, registry: RedisRegistry, fleet: FleetPicture) -> None:
         self._registry = registry
         self._fleet = fleet
-        self._clock = clock
         self._asked_s: dict[str, float] = {}
 
     async def view(self) -> BlocksView:
         """Return the latest maps, and renew the request to workers whose request is about to expire."""
-        workers, now_s = self._fleet.workers, self._clock()
+        workers, now_s = self._fleet.workers, time.monotonic()
         alive = {worker.worker_id: worker.queue for worker in workers}
         self._asked_s = {name: asked_s for name, asked_s in self._asked_s.items() if name in alive}
         due = [name for name in alive if now_s - self._asked_s.get(name, -ASK_EVERY_S) >= ASK_EVERY_S]

@@ -86,7 +86,6 @@ class LiveHub:
         revision: Revision,
         *,
         most: int = MOST_WATCHERS,
-        most_each: int = MOST_OF_AN_OPERATOR,
         every_s: float = EVERY_S,
     ) -> None:
         """`look` returns the overview and `look_at_blocks` the block map; both may raise ApiError or a store error.
@@ -95,7 +94,6 @@ class LiveHub:
         self._look_at_blocks = look_at_blocks
         self._revision = revision
         self._most = most
-        self._most_each = most_each
         self._every_s = every_s
         self._watchers: set[Watcher] = set()
         self._running: asyncio.Task[None] | None = None
@@ -115,8 +113,8 @@ class LiveHub:
         Raise ApiError `overloaded` if this operator or all operators together have too many streams."""
         if len(self._watchers) >= self._most:
             raise ApiError("This gateway has its maximum number of live streams.", "overloaded", retry_after_s=EVERY_S)
-        if sum(watcher.operator == operator for watcher in self._watchers) >= self._most_each:
-            message = f"{operator} already has {self._most_each} live streams on this gateway: close some consoles."
+        if sum(watcher.operator == operator for watcher in self._watchers) >= MOST_OF_AN_OPERATOR:
+            message = f"{operator} already has {MOST_OF_AN_OPERATOR} live streams on this gateway: close some consoles."
             raise ApiError(message, "overloaded", retry_after_s=EVERY_S)
         watcher = Watcher(operator, check, kv=kv)
         self._watchers.add(watcher)
