@@ -50,7 +50,6 @@ def metric_exporter(environ: Mapping[str, str]) -> "MetricExporter | None":
 
 
 def _module(environ: Mapping[str, str], signal: Signal, name: str) -> Any:  # noqa: ANN401 - imported by its name
-    """Import the exporter of a protocol; the one for gRPC is optional."""
     protocol = "grpc" if _protocol(environ, signal) == GRPC else "http"
     return import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{name}")
 

@@ -65,7 +65,6 @@ class BatchHost:
 
     @property
     def share(self) -> int:
-        """Return the number of lines that one batch may run concurrently at this moment."""
         of_all = self.settings.most_lines // max(1, len(self.open_batches))
         return max(1, min(self.settings.most_batch_lines, of_all))
 

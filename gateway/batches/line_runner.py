@@ -90,7 +90,6 @@ class LineRunner:
             self._start(_Run(place, line))
 
     async def step(self, within_s: float) -> list[LineEnd]:
-        """Return lines that have ended, waiting for the first one up to `within_s`."""
         now_s = asyncio.get_running_loop().time()
         while self._again and self._again[0][0] <= now_s and len(self._running) < self._host.share:
             self._start(heapq.heappop(self._again)[2])

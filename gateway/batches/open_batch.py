@@ -358,7 +358,6 @@ def _stretch(index: LineIndex, undone: Sequence[int], number: int) -> list[int]:
 
 
 async def _persist(call: Callable[[], Awaitable[T]]) -> T:
-    """Retry an idempotent call until store and storage respond, or until cancelled."""
     while True:
         try:
             return await call()

@@ -67,7 +67,7 @@ class Caller:
 
     @property
     def holder(self) -> bytes:
-        """A hash that tells apart the holders of one key: set for tokens, empty for API keys."""
+        """Return a hash that distinguishes the holders of one key: set for tokens, empty for API keys."""
         return hashlib.sha256(self.secret.encode()).digest() if is_token(self.secret) else b""
 
 

@@ -69,7 +69,6 @@ class Recorder:
         self._settled[self._known(tenant)] += output_tokens
 
     def look(self, in_hand: Mapping[str, InHand], since_s: float) -> None:
-        """Count the tenants' current jobs for the last `since_s`, and their tokens since the last call."""
         published: dict[str, int] = {}
         for name in {*in_hand, *self._settled, *self._published}:
             known, had = self._known(name), in_hand.get(name, InHand())

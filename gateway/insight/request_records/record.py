@@ -1,8 +1,8 @@
 """One request's record as stored: its parameters, its waits, its events and its outcome.
 
-It is bounded: events and preemptions beyond the first and last few are counted, not kept. It contains figures, ids and
-names only, never any text of a prompt or an answer. Durations are milliseconds; `at_ms` counts from the request's
-arrival. A new field needs a default, since gateways of two releases read each other's records."""
+It is bounded: only the first and last few events and preemptions are kept; the others are counted. It contains numbers,
+ids and names only, never any text of a prompt or an answer. Durations are milliseconds; `at_ms` counts from the
+request's arrival. A new field needs a default, since gateways of two releases read each other's records."""
 
 from typing import Literal
 

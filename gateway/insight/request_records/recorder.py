@@ -237,7 +237,6 @@ class RequestRecorder:
         live.release()
 
     def _keep(self, is_special: bool, record: Callable[[], RequestRecord]) -> None:
-        """Sample an ended request. Its record is built only if it is kept."""
         sample = self._special if is_special else self._plain
         place = sample.draw()
         if place is not None:

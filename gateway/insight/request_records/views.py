@@ -201,7 +201,6 @@ def for_tenant(record: RequestRecord) -> RequestRecord:
 
 
 def _computed(record: RequestRecord) -> dict[str, Any]:
-    """Return the common fields that are not stored in the form in which they are shown."""
     classes = {None: None, True: "guaranteed", False: "best-effort"}
     return {
         "class": classes[record.guaranteed],

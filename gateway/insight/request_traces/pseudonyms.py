@@ -1,8 +1,8 @@
 """Pseudonyms in a trace, which only show equality: keyed hashes of tenants and of prompt prefixes.
 
 The key is one secret of the installation, created on first use and kept in the store (`fl:pseudonyms`). All gateways
-therefore produce the same names, and nobody can test a guess at a tenant or prompt with a trace alone. Once the key is
-deleted, old traces cannot be linked to anybody."""
+therefore produce the same names, and a guess at a tenant or prompt cannot be tested with a trace alone. Once the key is
+deleted, old traces can no longer be linked to a tenant."""
 
 from array import array
 from collections import OrderedDict

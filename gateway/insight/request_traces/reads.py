@@ -17,7 +17,6 @@ class TraceReads:
         self._noted_s: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def is_first(self, operator: str, trace: str) -> bool:
-        """Return whether this read must be recorded, and remember it."""
         read, now_s = (operator, trace), self._clock()
         if now_s - self._noted_s.get(read, -math.inf) < NOTE_EVERY_S:
             return False

@@ -163,7 +163,6 @@ class TraceLines:
         self._written_versions: dict[str, int] = {}
 
     def head(self) -> bytes:
-        """Return the first line of a file, and forget the tenants of the previous one."""
         self._written_versions = {}
         head = RecordedHead(fairlane_trace=VERSION, started_at=round(time.time(), 3), block_tokens=BLOCK_TOKENS)
         return self._encode(head) + b"\n"

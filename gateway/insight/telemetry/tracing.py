@@ -41,8 +41,7 @@ class Span:
     def end(self, at_ns: int | None = None) -> None:
         """End the span; only the first call counts. `at_ns` is in epoch nanoseconds, now by default."""
 
-    def end_after(self, seconds: float) -> None:
-        """End the span `seconds` after its start, but not in the future."""
+    def end_after(self, seconds: float) -> None: ...
 
     def began_ago(self, seconds: float) -> None: ...
 
