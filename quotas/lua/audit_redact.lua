@@ -26,7 +26,7 @@ for _, entry in ipairs(part) do
   end
   local is_of_tenant = target == tenant or string.sub(target, 1, #tenant + 1) == tenant .. '/'
   if changes and is_of_tenant and at_ms <= until_ms then fields[changes] = '{}' end
-  local added = redis.pcall('XADD', copy, entry[1], unpack(fields)) -- bounded by an entry's fields
+  local added = redis.pcall('XADD', copy, entry[1], unpack(fields)) -- at most the fields of an entry
   if added.err and not string.find(added.err, 'equal or smaller', 1, true) then return added end -- else a repeated call
 end
 if #part == tonumber(ARGV[5]) then return part[#part][1] end

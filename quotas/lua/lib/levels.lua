@@ -71,7 +71,7 @@ local function open_levels(prefix, places, now, levels)
   for number, place in ipairs(places) do
     names[2 * number - 1], names[2 * number] = prefix .. 'card:' .. place[2], prefix .. 'figures:' .. place[2]
   end
-  local stored = redis.call('MGET', unpack(names)) -- two per level of a request
+  local stored = redis.call('MGET', unpack(names)) -- at most two for each level of a request
   for number, place in ipairs(places) do
     local level = open_level(prefix, place, stored[2 * number - 1], names[2 * number], stored[2 * number])
     levels[#levels + 1] = level

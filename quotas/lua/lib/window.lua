@@ -19,7 +19,7 @@ local function slices_of(level)
   local figures = level.figures
   local found = figures[FIRST] > 0 and slices_in_hash(level, figures[FIRST], figures[LAST]) or {}
   for from = 1, #level.older, SLICE_BYTES do found[#found + 1] = {struct.unpack(SLICE_FORMAT, level.older, from)} end
-  if figures[AT] > 0 then found[#found + 1] = {figures[AT], unpack(figures, SLICE + 1, SLICE + 3)} end -- three figures
+  if figures[AT] > 0 then found[#found + 1] = {figures[AT], unpack(figures, SLICE + 1, SLICE + 3)} end -- at most three figures
   return found
 end
 
@@ -58,7 +58,7 @@ local function turn_back(level, horizon)
       if slice[1] >= level.current then
         add_to(figures, SLICE, slice[2], slice[3], slice[4])
       else
-        level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(slice)) -- four figures
+        level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(slice)) -- at most four figures
       end
     end
   end
@@ -107,7 +107,7 @@ local function minute_add(level, requests, input, output)
   local figures, current = level.figures, level.current
   if figures[AT] ~= current then
     if figures[AT] > 0 then
-      level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(figures, AT, SLICE + 3)) -- four figures
+      level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(figures, AT, SLICE + 3)) -- at most four figures
     else
       figures[OLDEST] = current
     end

@@ -18,7 +18,7 @@ local function write_beside(prefix, level)
       fields[#fields + 1] = string.format('%d', last)
       fields[#fields + 1] = string.sub(level.older, from, from + SLICE_BYTES - 1)
     end
-    redis.call('HSET', minute_key(level), unpack(fields)) -- two for each of SLICES
+    redis.call('HSET', minute_key(level), unpack(fields)) -- at most two for each of SLICES
     redis.call('PEXPIRE', minute_key(level), 2 * MINUTE_MS)
     if figures[FIRST] == 0 then figures[FIRST] = first end
     figures[LAST], level.older = last, ''
