@@ -14,7 +14,7 @@ from fairlane.gateway.insight.request_records.record import State
 from fairlane.gateway.insight.request_records.search import AFTER
 from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256
 from fairlane.quotas.field_checks import LONGEST_LIST, LONGEST_TEXT
-from fairlane.quotas.limits import LARGEST, LARGEST_LIMITS_BY
+from fairlane.quotas.limits import LARGEST, LARGEST_LIMITS_BY, LIMIT_NAMES
 from fairlane.quotas.prices import LARGEST_PRICE, MOST_ROWS
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import LEAST_WEIGHT, MOST_WEIGHT, TENANT_ID
@@ -59,21 +59,8 @@ Lane = Literal["latency", "throughput"]
 Figure = Annotated[int, Field(ge=0, le=LARGEST)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Weight = Annotated[Real, shown(minimum=LEAST_WEIGHT, maximum=MOST_WEIGHT)]
-LimitName = Literal[
-    "requests_per_minute",
-    "tokens_per_minute",
-    "input_tokens_per_minute",
-    "output_tokens_per_minute",
-    "tokens_per_day",
-    "tokens_per_month",
-    "concurrent_requests",
-    "queued_requests",
-    "max_prompt_tokens",
-    "max_output_tokens",
-    "spend_per_day",
-    "spend_per_month",
-    "enqueued_batch_tokens",
-]
+# Python unpacks the tuple; mypy does not.
+LimitName = Literal[LIMIT_NAMES]  # type: ignore[valid-type]
 Price = Annotated[int, Field(ge=0, le=LARGEST_PRICE)]
 
 
