@@ -13,7 +13,7 @@ from benchmarks.gateway.instant import WORKER_ID, room
 from benchmarks.gateway.stand import LIMITS
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
-from fairlane.gateway.batches.files import FileLimits, FileRecords, StoredFile
+from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore, packed_names
 from fairlane.quotas.api_keys import KeyStore
@@ -153,7 +153,7 @@ class Operations:
             await self._count("delete a tenant", tenants.delete, tenant_id)
 
     async def _files_and_batches(self) -> None:
-        files = FileRecords(self._client, FileLimits(most_files=100, most_bytes=10**9))
+        files = FileRecords(self._client, most_files=100, most_bytes=10**9)
         batches = BatchRecords(self._client, most_open=10)
         for number in range(2):
             stored, batch = _file(f"file-{number:032x}"), _batch(f"batch_{number:032x}", f"file-{number:032x}")

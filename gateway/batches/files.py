@@ -8,7 +8,6 @@
 import re
 import secrets
 import time
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -66,26 +65,20 @@ def index(file_id: str) -> str:
     return f"files/{file_id}.index"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLimits:
-    """The bounds of one tenant's files."""
-
-    most_files: int
-    most_bytes: int
-
-
 class FileRecords:
     """The store of file metadata. Every call may raise StoreUnavailable."""
 
-    def __init__(self, client: Redis, limits: FileLimits) -> None:
+    def __init__(self, client: Redis, *, most_files: int, most_bytes: int) -> None:
+        """The bounds are those of one tenant."""
         self._client = client
-        self._limits = limits
+        self._most_files = most_files
+        self._most_bytes = most_bytes
 
     async def open(self, root: str, account: str, file_id: str) -> None:
         """Reserve a place for an upload. Raise ApiError if the tenant has too many files or bytes."""
         now_ms = round(time.time() * 1e3)
         await call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
-        most = self._limits.most_files, self._limits.most_bytes
+        most = self._most_files, self._most_bytes
         ends_ms = now_ms + PENDING_S * 1_000
         how, *rest = await self._run("file_open", root, account, file_id, now_ms, ends_ms, *most)
         if how != b"ok":
@@ -93,7 +86,7 @@ class FileRecords:
 
     async def keep(self, root: str, account: str, kept: StoredFile) -> None:
         doc = msgspec.json.encode(kept)
-        ends_ms, most = kept.expires_at * 1_000, self._limits.most_bytes
+        ends_ms, most = kept.expires_at * 1_000, self._most_bytes
         how, *rest = await self._run("file_keep", root, account, kept.id, doc, kept.bytes, ends_ms, most)
         if how == b"gone":
             raise ApiError("The upload took too long.", "request_timeout")
@@ -145,12 +138,12 @@ class FileRecords:
 
     def _full(self, how: bytes, used: int, requested: int) -> ApiError:
         if how == b"files":
-            block = LimitBlock("files", "tenant", self._limits.most_files, used, 0, requested, None)
-            message = f"This tenant has {used} files of at most {self._limits.most_files}: delete some first."
+            name, most = "files", self._most_files
+            message = f"This tenant has {used} files of at most {most}: delete some first."
         else:
-            block = LimitBlock("file_bytes", "tenant", self._limits.most_bytes, used, 0, requested, None)
-            most = self._limits.most_bytes
+            name, most = "file_bytes", self._most_bytes
             message = f"This tenant's files have {used} bytes of at most {most}: delete some first."
+        block = LimitBlock(name, "tenant", most, used, 0, requested, None)
         return ApiError(message, "request_exceeds_limit", "file", block)
 
 

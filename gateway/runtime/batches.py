@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fairlane.gateway.batches.batch_records import BatchRecords
-from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.host import BatchHost, BatchSettings
 from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
@@ -39,7 +39,7 @@ class Batches:
         patient, section = stores.budgets.patient, settings.gateway
         kept = section.files
         self.storage, self.drafts = storage(settings.files_url), Drafts(settings.files_folder / PARTIAL)
-        self.files = FileRecords(patient, FileLimits(most_files=kept.tenant_files, most_bytes=int(kept.tenant_bytes)))
+        self.files = FileRecords(patient, most_files=kept.tenant_files, most_bytes=int(kept.tenant_bytes))
         self.records = BatchRecords(patient, most_open=kept.tenant_batches)
         host = BatchHost(
             owner=gateway_id,

@@ -14,7 +14,7 @@ from fairlane.gateway.batches import keys as batch_keys
 from fairlane.gateway.batches.batch import Progress
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.erasure import BatchErasure
-from fairlane.gateway.batches.files import FileLimits, FileRecords, StoredFile, new_id
+from fairlane.gateway.batches.files import FileRecords, StoredFile, new_id
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
@@ -53,7 +53,7 @@ class Two:
         return BatchRecords(self.twice, most_open=3)
 
     def files(self, client: redis.asyncio.Redis) -> FileRecords:
-        return FileRecords(client, FileLimits(most_files=2, most_bytes=100))
+        return FileRecords(client, most_files=2, most_bytes=100)
 
     def records(self, client: redis.asyncio.Redis) -> RecordStore:
         return RecordStore(client, "gw", most=1)

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from fairlane.cli.embedded_store import valkey_binary
 from fairlane.gateway.batches.batch_records import BatchRecords
-from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.erasure.rounds import Erasure
 from fairlane.gateway.control.erasure.steps import ErasureSteps
@@ -190,7 +190,7 @@ async def test_deleted_tenants_of_roots_on_all_nodes_are_erased(
         ErasureSteps(
             client,
             batches=BatchRecords(client, most_open=3),
-            files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
+            files=FileRecords(client, most_files=3, most_bytes=1_000),
             storage=FolderStorage(tmp_path),
             records=RecordStore(client, "gw", most=9),
             fleet_metrics=FleetMetricsStore(client),

@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.insight.fleet_metrics.reporter import kv_used
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 _PREFIX = "fairlane_gateway_"
@@ -60,11 +61,9 @@ class FleetGauges(Collector):
             _BY_MODEL,
         )
         for model in models:
-            total = sum(worker.blocks_total for worker in model.workers)
-            free = sum(worker.blocks_free for worker in model.workers)
             workers.add_metric((model.name,), sum(not worker.draining for worker in model.workers))
             running.add_metric((model.name,), sum(sum(worker.running.values()) for worker in model.workers))
-            kv.add_metric((model.name,), (total - free) / total if total else 0.0)
+            kv.add_metric((model.name,), kv_used(model.workers))
         yield from (workers, running, kv)
 
     def _targets(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:

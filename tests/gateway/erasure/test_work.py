@@ -10,7 +10,7 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.batches.batch_records import BatchRecords
-from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.erasure.rounds import Erasure
 from fairlane.gateway.control.erasure.steps import ErasureSteps
@@ -39,7 +39,7 @@ class Bench:
             ErasureSteps(
                 client,
                 batches=BatchRecords(client, most_open=3),
-                files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
+                files=FileRecords(client, most_files=3, most_bytes=1_000),
                 storage=FolderStorage(folder),
                 records=self.records,
                 fleet_metrics=FleetMetricsStore(client),

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.batches.batch_records import BatchRecords
-from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.admin import routes as admin
 from fairlane.gateway.control.admin.blocks import Blocks
@@ -240,7 +240,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
             ErasureSteps(
                 redis,
                 batches=batches,
-                files=FileRecords(redis, FileLimits(most_files=100, most_bytes=10**6)),
+                files=FileRecords(redis, most_files=100, most_bytes=10**6),
                 storage=FolderStorage(Path("nowhere")),
                 records=records,
                 fleet_metrics=FleetMetricsStore(redis),
