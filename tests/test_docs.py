@@ -36,6 +36,17 @@ DOCUMENTS = (
 )
 ROOMS = ("cli", "common", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22
+MOST_CLASS_LINES, MOST_ATTRIBUTES = 250, 25
+# Classes above these limits. The list may only become shorter.
+LARGE_CLASSES = {
+    "LiveRecord",
+    "OpenBatch",
+    "Placement",
+    "Planner",
+    "RedisQueue",
+    "SyntaxReader",
+    "Telemetry",  # one attribute per metric
+}
 MOST_WORDS_OF_THE_API = 11_000
 
 
@@ -73,6 +84,44 @@ def test_no_folder_has_too_many_files() -> None:
     files = Counter(Path(name).parent for name in sources(*ROOMS, "benchmarks", "tests"))
 
     assert not {str(folder): count for folder, count in files.items() if count > MOST_FILES}
+
+
+def classes(*rooms: str) -> list[tuple[str, ast.ClassDef]]:
+    """Return the classes of some top-level packages, each with its file."""
+    parsed = [(name, ast.parse((ROOT / name).read_text())) for name in sources(*rooms) if name.endswith(".py")]
+    return [(name, node) for name, tree in parsed for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
+def attributes(found: ast.ClassDef) -> set[str]:
+    """Return what a class assigns to itself, and the fields of a dataclass that is not frozen.
+
+    Frozen records, settings and bodies declare as many fields as their formats have."""
+    own = {
+        node.attr
+        for node in ast.walk(found)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+    decorators = [ast.unparse(each) for each in found.decorator_list]
+    if any(each.startswith("dataclass") and "frozen" not in each for each in decorators):
+        own |= {
+            each.target.id
+            for each in found.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        }
+    return own
+
+
+def test_no_class_is_too_large() -> None:
+    large = {
+        found.name: name
+        for name, found in classes(*ROOMS)
+        if (found.end_lineno or 0) - found.lineno >= MOST_CLASS_LINES or len(attributes(found)) > MOST_ATTRIBUTES
+    }
+
+    assert not large.keys() - LARGE_CLASSES, large
 
 
 def test_the_map_of_packages_names_them_all() -> None:
