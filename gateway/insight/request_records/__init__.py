@@ -2,6 +2,7 @@
 
     record.py        one request's record as stored: bounded, and without any prompt text
     live.py          the record of a running request, built from reports of gateway and workers
+    interruptions.py its preemptions and pauses
     time_account.py  the parts of a request's time, which add up to its total on one clock
     recorder.py      the records of this gateway: which are kept, and when they are written; open it first
     storage.py       records in Redis: written in batches, found by several names, read newest first

@@ -10,12 +10,12 @@ from typing import Protocol
 
 import msgspec
 
-from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
-from fairlane.gateway.insight.request_records.time_account import Stall, StallKind, Start, Timeline, TimeParts, account
-from fairlane.gateway.request.live_request import LiveJob, LiveRequest, request_of
+from fairlane.gateway.insight.request_records.interruptions import Interruptions
+from fairlane.gateway.insight.request_records.record import RequestRecord, State
+from fairlane.gateway.insight.request_records.time_account import Start, Timeline, TimeParts, account
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import (
-    Cause,
     Event,
     Finished,
     JobSteps,
@@ -64,8 +64,8 @@ class LiveRecord:
     id: str = field(init=False)
     account: str = field(init=False)
     jobs: list[LiveJob] = field(init=False)
-    preempted: int = 0
-    paused: int = 0
+    # None before the first.
+    interruptions: Interruptions | None = None
     moved: int = 0
     has_news: bool = True
     # Time of the last write; 0.0: never.
@@ -78,13 +78,9 @@ class LiveRecord:
     _record: RequestRecord | None = None
     _progress: TokenTimes | None = None
     _finished: list[Finished] | None = None
-    _preempted_now: dict[tuple[str, int], RecordedPreemption] | None = None
-    # Choices that are paused now, with the time since when, in ms after arrival.
-    _pauses: dict[tuple[str, int], float] | None = None
     # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
     _begun_after_ms: float | None = None
     _starts: list[Start] = field(default_factory=list)
-    _stalls: list[Stall] | None = None
     _workers: list[str] = field(default_factory=list)
 
     def __post_init__(self, request: LiveRequest) -> None:
@@ -146,14 +142,10 @@ class LiveRecord:
                 self._finished = [event]
             else:
                 self._finished.append(event)
-            if self._preempted_now or self._pauses:
-                self._forget(job)
-        elif isinstance(event, Preempted):
-            self._preempted(job, event)
-        elif isinstance(event, Resumed):
-            self._resumed(job, event)
-        elif isinstance(event, Paused):
-            self._paused(job, event)
+            if self.interruptions is not None:
+                self.interruptions.end(job, self.age_ms)
+        else:
+            self._interrupted(job, event)
 
     def charged(self, charge: Charge) -> None:
         self.charge = charge
@@ -226,24 +218,17 @@ class LiveRecord:
         answered, progress = self.answer, self._progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
-        stalls = self._stalls or []
-        if self._preempted_now or self._pauses:
-            stalls = [*stalls, *self._open_stalls(until_ms)]
         return account(
             Timeline(
                 total_ms=until_ms,
                 has_ended=answered is not None,
                 queued_ms=self._queued_ms,
                 starts=self._starts,
-                stalls=stalls,
+                stalls=() if self.interruptions is None else self.interruptions.stalls(until_ms),
                 last_token_ms=None if last_s is None else (last_s - self._arrived_s) * 1e3,
                 begun_after_ms=self._begun_after_ms,
             )
         )
-
-    def _open_stalls(self, until_ms: float) -> list[Stall]:
-        away = [Stall("preempted", one.at_ms, until_ms) for one in (self._preempted_now or {}).values()]
-        return away + [Stall("paused", since_ms, until_ms) for since_ms in (self._pauses or {}).values()]
 
     @property
     def _queued_ms(self) -> float:
@@ -253,50 +238,32 @@ class LiveRecord:
     def _state(self) -> State:
         if self.answer is not None and self._is_settled:
             return "ended"
-        if self._preempted_now:
-            return "preempted"
-        if self._pauses:
-            return "paused"
-        return "queued" if self.waits else "running"
+        interrupted = None if self.interruptions is None else self.interruptions.state
+        return interrupted or ("queued" if self.waits else "running")
 
     def _at_ms(self, at_s: float) -> float:
         return round((at_s - self._arrived_s) * 1e3, 1)
 
-    def _forget(self, job: LiveJob) -> None:
-        away, pauses = self._preempted_now or {}, self._pauses or {}
-        for place in [place for place in away if place[0] == job.id]:
-            self._stalled("preempted", away.pop(place).at_ms)
-        for place in [place for place in pauses if place[0] == job.id]:
-            self._stalled("paused", pauses.pop(place))
+    def _interrupted(self, job: LiveJob, event: Preempted | Resumed | Paused) -> None:
+        if self.interruptions is None:
+            self.interruptions = Interruptions()
+        now_ms = self.age_ms
+        match event:
+            case Preempted():
+                preemption = self.interruptions.preempt(job, event, now_ms)
+                self.record.add(preemption.at_ms, "preempted")
+                self.record.add_preemption(preemption)
+            case Paused():
+                self.interruptions.pause(job, event.choice, now_ms)
+                self.record.paused += 1
+                self.record.add(now_ms, "paused")
+            case Resumed():
+                self.interruptions.resume(job, event, now_ms, self.record)
 
-    def _stalled(self, kind: StallKind, since_ms: float) -> None:
-        self._stalls = self._stalls or []
-        self._stalls.append(Stall(kind, since_ms, self.age_ms))
-
-    def _preempted(self, job: LiveJob, event: Preempted) -> None:
-        self.preempted += 1
-        preemption = RecordedPreemption(
-            at_ms=round(self.age_ms, 1),
-            choice=job.first_choice + event.choice,
-            mode=event.mode,
-            blocks=event.blocks,
-            bytes=event.bytes,
-            predicted_ms=round(event.predicted_ms, 3),
-        )
-        _blame(preemption, event.cause)
-        self._preempted_now = self._preempted_now or {}
-        self._preempted_now[job.id, event.choice] = preemption
-        record = self.record
-        record.add(preemption.at_ms, "preempted")
-        record.add_preemption(preemption)
-
-    def _paused(self, job: LiveJob, event: Paused) -> None:
-        self.paused += 1
-        self._pauses = self._pauses or {}
-        self._pauses[job.id, event.choice] = at_ms = self.age_ms
-        record = self.record
-        record.paused += 1
-        record.add(at_ms, "paused")
+    @property
+    def was_disturbed(self) -> bool:
+        """True if it was preempted, paused, or moved to another worker."""
+        return self.moved > 0 or (self.interruptions is not None and self.interruptions.count > 0)
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
         if event.worker_id and event.worker_id not in self._workers:
@@ -309,30 +276,6 @@ class LiveRecord:
         if since_ms is not None:
             self.moved += 1
             self.record.add(now_ms, "moved", round(now_ms - since_ms, 1))
-
-    def _resumed(self, job: LiveJob, event: Resumed) -> None:
-        record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)
-        preemption = self._preempted_now.pop(place, None) if self._preempted_now else None
-        was_paused = self._pauses is not None and self._pauses.pop(place, None) is not None
-        kind: StallKind = "paused" if was_paused and preemption is None else "preempted"
-        self._stalled(kind, self.age_ms - event.stalled_ms)
-        if preemption is not None:
-            preemption.stall_ms = stall_ms
-            record.stalled_ms += stall_ms
-            if event.blocks:  # it may have lost (more) blocks after its preemption
-                preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
-                preemption.predicted_ms = round(event.predicted_ms, 3)
-                if preemption.resource is None:  # the first displacement is the cause
-                    _blame(preemption, event.cause)
-        elif was_paused:
-            record.paused_ms += stall_ms
-        record.add(self.age_ms, "resumed", stall_ms)
-
-
-def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
-    if cause is not None:
-        preemption.resource, preemption.lane = cause.resource, cause.lane
-        preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
 
 
 def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:

@@ -275,7 +275,7 @@ class RequestRecorder:
 
 
 def _is_special(live: LiveRecord) -> bool:
-    if live.preempted or live.paused or live.moved or live.is_late:
+    if live.was_disturbed or live.is_late:
         return True
     charge, answer = live.charge, live.answer
     outcome = charge.outcome if charge is not None else None if answer is None else answer.outcome.value
