@@ -9,12 +9,12 @@ and which system messages it supports."""
 import hashlib
 import re
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.model_text import late_system
 from fairlane.gateway.model_text.chat_template import TemplateRefusal
@@ -83,7 +83,7 @@ class Conversation:
         if self._spell is not None:
             turns = [_with_calls_as_text(turn, self._spell) if turn.tool_calls else turn for turn in turns]
         if not self._reads_results:
-            turns = list(_results_as_text(turns))
+            turns = _results_as_text(turns)
         return [self._message(turn, called, form) for turn in turns]
 
     def _message(self, turn: Turn, called: dict[str, str], form: _Form) -> dict[str, Any]:
@@ -133,16 +133,15 @@ def _with_calls_as_text(turn: Turn, spell: Callable[[ToolCall], str]) -> Turn:
     return replace(turn, content="\n".join([*said, *map(spell, turn.tool_calls)]), tool_calls=())
 
 
-def _results_as_text(turns: Sequence[Turn]) -> Iterator[Turn]:
+def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:
     """Turn adjacent results into a user turn, a role that every template supports."""
-    results: list[str] = []
-    for turn in turns:
-        if turn.role in ("tool", "function"):
-            results.append(f"<tool_response>\n{turn.content or ''}\n</tool_response>")
-            continue
-        if results:
-            yield Turn(role="user", content="\n".join(results))
-            results = []
-        yield turn
-    if results:
-        yield Turn(role="user", content="\n".join(results))
+    marked = [
+        replace(turn, content=f"<tool_response>\n{turn.content or ''}\n</tool_response>") if _is_result(turn) else turn
+        for turn in turns
+    ]
+    merged = merge_turns(marked, lambda group, turn: _is_result(group[-1]) and _is_result(turn))
+    return [Turn(role="user", content=turn.content) if _is_result(turn) else turn for turn in merged]
+
+
+def _is_result(turn: Turn) -> bool:
+    return turn.role in ("tool", "function")
