@@ -35,45 +35,32 @@ def exported_over_otlp(
     if exporter is None:
         yield
         return
-    about = {SERVICE_NAME: service, SERVICE_VERSION: version, SERVICE_INSTANCE_ID: instance}
-    sender = _Sender(exporter, registry, Resource.create(about), metric_interval_s(environ))
-    sender.start()
+    resource = Resource.create({SERVICE_NAME: service, SERVICE_VERSION: version, SERVICE_INSTANCE_ID: instance})
+    every_s, over = metric_interval_s(environ), threading.Event()
+
+    def run() -> None:
+        began_ns = time.time_ns()
+        while not over.wait(every_s):
+            _export(exporter, registry, resource, began_ns)
+        _export(exporter, registry, resource, began_ns)
+
+    thread = threading.Thread(target=run, name="metrics over OTLP", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        sender.end()
+        over.set()
+        thread.join(LAST_S)
+        exporter.shutdown()
 
 
-class _Sender(threading.Thread):
-    def __init__(
-        self, exporter: otel.MetricExporter, registry: CollectorRegistry, resource: Resource, every_s: float
-    ) -> None:
-        super().__init__(name="metrics over OTLP", daemon=True)
-        self._exporter = exporter
-        self._registry = registry
-        self._resource = resource
-        self._every_s = every_s
-        self._began_ns = time.time_ns()
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        while not self._over.wait(self._every_s):
-            self._send()
-        self._send()
-
-    def end(self) -> None:
-        self._over.set()
-        self.join(LAST_S)
-        self._exporter.shutdown()
-
-    def _send(self) -> None:
-        try:
-            metrics = converted(self._registry.collect(), self._began_ns, time.time_ns())
-            scope = otel.ScopeMetrics(InstrumentationScope("fairlane"), metrics, schema_url="")
-            resource = otel.ResourceMetrics(self._resource, [scope], schema_url="")
-            self._exporter.export(otel.MetricsData([resource]))
-        except Exception:  # the thread must survive for the next export
-            log.exception("metrics were not sent")
+def _export(exporter: otel.MetricExporter, registry: CollectorRegistry, resource: Resource, began_ns: int) -> None:
+    try:
+        metrics = converted(registry.collect(), began_ns, time.time_ns())
+        scope = otel.ScopeMetrics(InstrumentationScope("fairlane"), metrics, schema_url="")
+        exporter.export(otel.MetricsData([otel.ResourceMetrics(resource, [scope], schema_url="")]))
+    except Exception:  # the thread must survive for the next export
+        log.exception("metrics were not sent")
 
 
 def converted(families: Iterable[Metric], began_ns: int, now_ns: int) -> list[otel.Metric]:
