@@ -38,8 +38,6 @@ class JobBook:
         self.promises = self._no_promises()
         self.entries: dict[str, QueuedJob] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
-        # Jobs of each gateway that have not ended and were not asked to when the gateway died.
-        self.job_ids: dict[str, set[str]] = defaultdict(set)
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], float] = {}
@@ -78,7 +76,6 @@ class JobBook:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
         entry.generated = [list(ids) for ids in generated] or [[] for _ in range(job.n)]
         self.entries[job.job_id] = entry
-        self.job_ids[job.gateway_id].add(job.job_id)
         self._seat(entry)
         return entry
 
@@ -124,7 +121,7 @@ class JobBook:
         self._serve(entry, item.cost - covered)
         self.events[gateway_id].extend(item.events)
         if item.ends is not None:
-            self.end(entry, item.ends, tell=False)
+            self.end(entry, item.ends, notifies=False)
         return True
 
     def settle(self) -> None:
@@ -150,8 +147,8 @@ class JobBook:
         else:
             self.give_back(entry, now_ms)
 
-    def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
-        """End a job for good. `tell` notifies its gateway, unless its worker has done so."""
+    def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, notifies: bool = True) -> None:
+        """End a job for good. `notifies`: it is reported to its gateway, unless its worker has done so."""
         job = entry.job
         if entry.state is JobState.QUEUED:
             self._unseat(entry)
@@ -159,9 +156,8 @@ class JobBook:
             self._held[entry.worker_id].discard(job.job_id)
         self._refund(entry)
         self._release_claim(entry)
-        self.job_ids[job.gateway_id].discard(job.job_id)
         entry.state, entry.outcome = JobState.ENDED, outcome
-        if tell:
+        if notifies:
             finished = Finished(job_id=job.job_id, epoch=entry.epoch, outcome=outcome, error=error)
             self.events[job.gateway_id].append(finished)
 

@@ -54,7 +54,6 @@ class PrefixAffinity:
         self._generations: dict[int, dict[bytes, str]] = {}
 
     def record(self, now_ms: int, keys: bytes, worker_id: str) -> None:
-        """Record that this worker now computes a prompt with these prefixes."""
         number = now_ms // AFFINITY_GENERATION_MS
         self._generations = {one: workers for one, workers in self._generations.items() if one >= number - 1}
         workers, longest = self._generations.setdefault(number, {}), keys[-DIGEST_BYTES:]

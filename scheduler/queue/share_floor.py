@@ -60,7 +60,6 @@ class ShareFloor:
         return 2 * self.wait + is_due
 
     def take_back(self, mark: int, tokens: float, *, is_own: bool, is_computed: bool) -> None:
-        """Remove a part of a charge, because it was computed or never will be."""
         wait, is_due = divmod(mark, 2)
         if wait != self.wait:
             return

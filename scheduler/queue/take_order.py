@@ -122,7 +122,6 @@ class Places:
         self._followers: Counter[str] = Counter()
 
     def enter(self, entry: QueuedJob) -> None:
-        """Add a waiting job, ordered among its tenant's jobs by `place_ms`."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
         if not self._queues:
             self.counters.level_out()
@@ -205,7 +204,6 @@ class Places:
         return max(self.counters.level, self.counters.value(tenant))
 
     def window(self, prefill_ms: float) -> float:
-        """Return Θ for a worker with this time per prompt token."""
         return self.lane.window(self.counters.window, prefill_ms)
 
     def is_below_floor(self, entry: QueuedJob) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from fairlane.scheduler.planner.coast import Coast
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
 from fairlane.scheduler.planner.sequence import Sequence as Choice
-from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
+from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import Publication
@@ -18,15 +18,6 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 
 MIN_STEPS = 2
 ALWAYS = -1
-
-
-@runtime_checkable
-class Coaster(Protocol):
-    """A policy that can run without plans."""
-
-    def coast(self, now_ms: float) -> Coast | None: ...
-
-    def land(self) -> StepPlan: ...
 
 
 class Coasted(NamedTuple):

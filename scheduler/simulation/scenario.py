@@ -141,16 +141,16 @@ class _Ends(SimulationObserver):
     on_end: Callable[[], object]
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """Do nothing."""
+        pass
 
     def stepped(self, step: SimulatedStep) -> None:
-        """Do nothing."""
+        pass
 
     def coasted(self, step: Coasted) -> None:
-        """Do nothing; its presence lets the simulation run without plans."""
+        pass  # its presence lets the simulation run without plans
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """Do nothing."""
+        pass
 
     def ended(self, record: Record) -> None:
         self.on_end()

@@ -13,12 +13,13 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
+from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.types import Publication, Put, QueueError
-from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
+from fairlane.scheduler.simulation.cruise import CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
 from fairlane.store import bounds
 
@@ -81,7 +82,7 @@ class SimulationObserver(Protocol):
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
-    coaster: Coaster | None = None
+    coaster: Planner | None = None
     rests: int = 0
     # When it last had nothing to do.
     slept_ms: float = -math.inf
@@ -128,7 +129,7 @@ class Simulation:
             return
         self._coast_observers = watchers
         for worker in self._workers:
-            worker.coaster = worker.policy if isinstance(worker.policy, Coaster) else None
+            worker.coaster = worker.policy if isinstance(worker.policy, Planner) else None
 
     def run(self) -> dict[str, Record]:
         """Run to the end and return the records by job, in order of arrival.
@@ -244,7 +245,7 @@ class Simulation:
             raise StuckError(f"worker {number} has work but planned nothing in {MAX_RESTS} turns")
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
-    def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
+    def _go_on(self, number: int, worker: _Worker, coaster: Planner) -> bool:
         cruise = worker.cruise or self._set_off(worker, coaster)
         work = None if cruise is None else cruise.begin(self.now_ms)
         if cruise is None or work is None:
@@ -254,7 +255,7 @@ class Simulation:
         self._wake(number, self.now_ms + cruise.run_ms + self.hardware.overhead_ms)
         return True
 
-    def _set_off(self, worker: _Worker, coaster: Coaster) -> Cruise | None:
+    def _set_off(self, worker: _Worker, coaster: Planner) -> Cruise | None:
         coast = coaster.coast(self.now_ms)
         cruise = Cruise(coast, self.records, self.queue, worker.held) if coast else None
         return cruise if cruise and cruise.is_worth_while else None

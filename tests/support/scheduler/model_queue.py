@@ -36,8 +36,19 @@ class ModelJobs(JobBook):
     def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
         super().__init__(lanes, window)
         self.controls: dict[str, list[Control]] = defaultdict(list)
+        # Jobs of each gateway that have not ended and were not asked to when the gateway died.
+        self.job_ids: dict[str, set[str]] = defaultdict(set)
         # A job came back from a worker since the caller last reset this.
         self.has_returned = False
+
+    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
+        entry = super().add(arrived_ms, job, now_ms, generated)
+        self.job_ids[job.gateway_id].add(job.job_id)
+        return entry
+
+    def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, notifies: bool = True) -> None:
+        super().end(entry, outcome, error, notifies=notifies)
+        self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
         self.has_returned = True

@@ -43,7 +43,6 @@ local function load(job_id, fields)
   return job
 end
 
--- The answer of `record`.
 local function describe(job)
   local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
     job.epoch, job.guaranteed}

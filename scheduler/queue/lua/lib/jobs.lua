@@ -4,7 +4,6 @@
 -- Counters of tenants, share floors of lanes.
 local FLOORS, IS_BACKLOGGED, SPENT = {}, {}, {}
 
--- Whether jobs wait in this lane.
 local function is_backlogged(lane)
   if IS_BACKLOGGED[lane] == nil then IS_BACKLOGGED[lane] = call('EXISTS', key('waiting', lane)) == 1 end
   return IS_BACKLOGGED[lane]
@@ -87,7 +86,6 @@ local function serve(job, tokens)
   end
 end
 
--- Add to a tenant's counter in a lane.
 local function count(lane_name, tenant, service)
   local counters = key('counters', lane_name)
   local counter = tonumber(call('ZADD', counters, 'XX', 'INCR', service, tenant))
@@ -232,7 +230,6 @@ local function waiting_of(tenant)
   return own
 end
 
--- Remove a job from its lane.
 local function unseat(job)
   local queue = key('queue', job.lane, job.tenant)
   call('ZREM', queue, job.job_id)
@@ -271,7 +268,6 @@ local function list_ended(job, until_ms)
   call('PEXPIRE', ended, KEPT_MS) -- the longest lifetime of a record
 end
 
--- Drop the record of an ended job.
 local function drop(job)
   local keys = {key('job', job.job_id)}
   for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end

@@ -85,7 +85,6 @@ local function late_by(level, hard, claim)
   return math.ceil(sum * 1000 / MARGIN / free_parts()[level]) - (hard - NOW)
 end
 
--- Release the claim of a job that has started or ended.
 local function release_claim(job)
   if job.claim == 0 then return end
   local name, bucket = key('promised', job.lane), string.format('%.0f', job.bucket)

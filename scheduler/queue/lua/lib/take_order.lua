@@ -46,7 +46,6 @@ local function open_room(worker, first)
   HAS_SUSPECT = call('ZCOUNT', key('held', worker), SUSPECT_LOSSES, '+inf') > 0
 end
 
--- Θ of a lane for this worker.
 local function window_of(lane)
   return window_at(lane, PREFILL_MS)
 end
@@ -67,7 +66,6 @@ local function tokens_of(job)
   return math.min(job.kv_tokens, POOL_TOKENS)
 end
 
--- Whether there is room for all its choices now.
 local function fits(job)
   return job.n <= SEQUENCES[job.level] and tokens_of(job) <= KV_TOKENS[job.level]
 end
@@ -135,7 +133,6 @@ local function use_offer(job)
   own.sequences, own.kv_tokens = own.sequences - job.n, own.kv_tokens - tokens_of(job)
 end
 
--- Use room of the job's lane and of all lanes below.
 local function occupy(job)
   if job.takes_offer then use_offer(job) end
   for below = job.level, #LANES do
@@ -249,7 +246,6 @@ local function add_first(jobs, lane, list, most)
   for _, job in ipairs(found) do add(jobs, job, tonumber(call('ZSCORE', backlog, job.tenant)), least) end
 end
 
--- A lane's first returned jobs.
 local function returned(lane)
   local jobs = {}
   add_first(jobs, lane, 'returned', '+inf')
@@ -359,7 +355,6 @@ local function pick_yielding()
   end
 end
 
--- The next job to take, or nil.
 local function pick()
   for _, lane in ipairs(LANES) do
     if lane.share_floor > 0 and debt_of(lane) >= QUANTUM_COST then
