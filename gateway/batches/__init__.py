@@ -6,6 +6,7 @@
     runner.py                   the batches that this gateway runs; open it first
     host.py                     the gateway as its running batches see it
     open_batch.py               one batch from its input file to its output files
+    input_lines.py              the lines of its input that have not ended
     line_runner.py, line_call.py  the running lines of a batch, each as a request like any other
     results.py                  answers: segments while the batch runs, two files at its end
     erasure.py                  erases a deleted tenant's files and batches

@@ -9,9 +9,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -21,23 +20,20 @@ from fairlane.gateway.batches.batch import Batch, BatchFault, Ending, Progress
 from fairlane.gateway.batches.batch_records import TakenBatch
 from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.host import BatchHost
+from fairlane.gateway.batches.input_lines import InputLines
 from fairlane.gateway.batches.line_runner import LineRunner
-from fairlane.gateway.batches.lines import TOO_LONG, BatchLine, LineIndex, read_line
+from fairlane.gateway.batches.lines import BatchLine, LineIndex
 from fairlane.gateway.batches.results import ERRORS, OUTPUT, LineEnd, OutputFiles, Segments
 from fairlane.gateway.batches.storage import NotStored, Storage, read_all
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
 # A segment is written at this many lines or bytes, or when its first line has waited this many seconds.
 SEGMENT_LINES, SEGMENT_BYTES, SEGMENT_S = 256, 4 * 2**20, 1.0
-# Bytes and lines of the input that are read at a time.
-READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
 RETRY_S = 1.0
 # A batch that can run no line for this many seconds gives up its place if other batches need it.
 LEAST_REST_S = 1.0
-TURN_LINES = 64
 MOST_LISTED = 20
 
 
@@ -56,11 +52,10 @@ class OpenBatch:
         self._taken = taken
         self._host = host
         self._batch = taken.batch
-        self._progress = taken.progress or Progress.of(0)
+        self._input = InputLines(taken.batch, host, taken.progress or Progress.of(0))
         # Unique to this owner, even if the store has lost that it gave out the epoch before.
         self._run = f"{taken.epoch}-{secrets.token_hex(4)}"
         self._segments = Segments(taken.batch.id, host.storage, host.drafts)
-        self._index = LineIndex(b"")
         self.is_cancelling = taken.is_cancelling
         self._is_lost = False
         self.id, self.root = taken.batch.id, taken.root
@@ -99,7 +94,7 @@ class OpenBatch:
                     await host.storage.delete(files.contents(results.output_id(batch.id, kind)))
 
     async def _advance(self) -> None:
-        faults = await self._faults()
+        faults = await _faults(self._batch, self.root, self._host)
         if not faults and not await self._load():
             if time.time() < self._batch.expires_at:
                 await self._leave()
@@ -148,63 +143,21 @@ class OpenBatch:
         except STORE_ERRORS:
             log.info("batch not given back, free when its lease expires: batch=%s", self._batch.id)
 
-    async def _faults(self) -> Sequence[BatchFault]:
-        batch, host = self._batch, self._host
-        if batch.status != "validating":
-            return []
-        found = await _persist(lambda: host.files.get(self._taken.root, batch.account, batch.input_file_id))
-        if found is None:
-            return [_INPUT_GONE]
-        if not found.lines:
-            return [BatchFault("empty_file", "The input file has no line.", param="input_file_id")]
-        if found.readable:
-            return []
-        index = await _read_index(host.storage, batch)
-        lines = () if index is None else (index[place] for place in range(min(len(index), MOST_LISTED)))
-        message = "This line is not a valid JSON object."
-        return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
-
     async def _load(self) -> bool:
         index = await _read_index(self._host.storage, self._batch)
         if index is None:
             return False
-        self._index = index
+        self._input.index = index
         if self._taken.progress is None:
-            self._progress = Progress.of(len(index))
-        self._tokens = await asyncio.to_thread(self._tokens_left, self._host.unstated_tokens)
+            self._input.progress = Progress.of(len(index))
+        self._tokens = await asyncio.to_thread(self._input.tokens_left, self._host.unstated_tokens)
         self._batch = msgspec.structs.replace(self._batch, total=len(index))
         return True
-
-    def _tokens_left(self, unstated: int) -> int:
-        return sum(self._index[place].tokens(unstated) for place in self._undone())
-
-    def _undone(self) -> Iterator[int]:
-        return (place for place in range(len(self._index)) if not self._progress.is_done(place))
-
-    async def _lines(self) -> AsyncGenerator[tuple[int, BatchLine]]:
-        ahead, start, slab = list[int](), 0, b""
-        undone = await asyncio.to_thread(lambda: list(self._undone()))
-        for number, place in enumerate(undone):
-            if number % TURN_LINES == 0:
-                await asyncio.sleep(0)  # yields even if no line waits for anything
-            entry = self._index[place]
-            if not ahead or place > ahead[-1]:
-                ahead = _stretch(self._index, undone, number)
-                last = self._index[ahead[-1]]
-                start, end = entry.start, last.start + (0 if last.flags & TOO_LONG else last.length)
-                name = files.contents(self._batch.input_file_id)
-                slab = await read_all(self._host.storage, name, start, end) if end > start else b""
-            raw = slab[entry.start - start : entry.start - start + entry.length]
-            if len(raw) <= LARGE_BODY_BYTES:
-                yield place, read_line(raw, entry, self._batch.endpoint)
-            else:
-                read = partial(read_line, raw, entry, self._batch.endpoint)
-                yield place, await self._host.room.in_thread(self._batch.tenant, len(raw), read)
 
     async def _run_lines(self) -> Ending | None:
         runner = LineRunner(self._batch, self._taken.root, self._host, may_have_run=self._taken.epoch > 1)
         try:
-            async with aclosing(self._lines()) as lines:
+            async with aclosing(self._input.read()) as lines:
                 return await self._drive(runner, lines)
         except NotStored:  # the input file is gone: the other lines cannot run
             await self._keep(await runner.end())
@@ -234,7 +187,7 @@ class OpenBatch:
                 unwritten = []
         ends = await runner.end()
         await self._keep([*unwritten, *ends])
-        if not any(True for _ in self._undone()):
+        if not any(True for _ in self._input.undone()):
             return "cancelled" if self.is_cancelling else "completed"
         if self.is_cancelling:
             return "cancelled"
@@ -255,13 +208,13 @@ class OpenBatch:
         """Store the answers of ended lines; only then do the lines count as ended. Raise LeaseLost."""
         if not ends:
             return
-        progress = self._progress
+        progress = self._input.progress
         number = progress.segments.get(self._run, 0)
         await _persist(lambda: self._segments.write(self._run, number, ends))
         unstated = self._host.unstated_tokens
         for end in ends:
             progress.mark(end.place)
-            self._tokens -= self._index[end.place].tokens(unstated)
+            self._tokens -= self._input.index[end.place].tokens(unstated)
             self._host.telemetry.batch_lines.add("failed" if end.is_error else "completed")
         progress.segments[self._run] = number + 1
         failed = sum(end.is_error for end in ends)
@@ -281,7 +234,7 @@ class OpenBatch:
         made = OutputFiles(self._batch, self._host.storage, self._host.drafts)
         expired = 0
         try:
-            async for lines in self._segments.records(self._progress):
+            async for lines in self._segments.records(self._input.progress):
                 await made.add(lines)
             if self._batch.ends_as == "expired":
                 expired = await self._expire(made)
@@ -302,7 +255,7 @@ class OpenBatch:
     async def _expire(self, made: OutputFiles) -> int:
         message, count = "The batch's completion window ended before this line ran.", 0
         try:
-            async for place, line in self._lines():
+            async for place, line in self._input.read():
                 end = results.failed(self._batch, place, line.custom_id, results.EXPIRED, message)
                 await made.add(ERRORS + end.record + b"\n")
                 self._host.telemetry.batch_lines.add("expired")
@@ -332,9 +285,25 @@ class OpenBatch:
 
     async def _save(self, **changes: object) -> None:
         host, batch = self._host, msgspec.structs.replace(self._batch, **changes)
-        if not await _persist(lambda: host.records.save(self._taken, batch, self._progress, self._tokens)):
+        if not await _persist(lambda: host.records.save(self._taken, batch, self._input.progress, self._tokens)):
             raise LeaseLost
         self._batch = batch
+
+
+async def _faults(batch: Batch, root: str, host: BatchHost) -> Sequence[BatchFault]:
+    if batch.status != "validating":
+        return []
+    found = await _persist(lambda: host.files.get(root, batch.account, batch.input_file_id))
+    if found is None:
+        return [_INPUT_GONE]
+    if not found.lines:
+        return [BatchFault("empty_file", "The input file has no line.", param="input_file_id")]
+    if found.readable:
+        return []
+    index = await _read_index(host.storage, batch)
+    lines = () if index is None else (index[place] for place in range(min(len(index), MOST_LISTED)))
+    message = "This line is not a valid JSON object."
+    return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
 
 
 async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
@@ -342,19 +311,6 @@ async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
         return LineIndex(await _persist(lambda: read_all(storage, files.index(batch.input_file_id))))
     except NotStored:
         return None
-
-
-def _stretch(index: LineIndex, undone: Sequence[int], number: int) -> list[int]:
-    first = index[undone[number]]
-    found = [undone[number]]
-    if first.flags & TOO_LONG:
-        return found
-    for place in undone[number + 1 : number + MOST_AHEAD]:
-        entry = index[place]
-        if entry.flags & TOO_LONG or entry.start + entry.length - first.start > READ_AHEAD_BYTES:
-            break
-        found.append(place)
-    return found
 
 
 async def _persist(call: Callable[[], Awaitable[T]]) -> T:
