@@ -28,7 +28,7 @@ from fairlane.cli.client import (
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_document, show_list, show_table
 from fairlane.gateway.control.admin.inputs import TenantBody, TenantChange
 from fairlane.gateway.control.admin.views import TenantView, tenant_view
-from fairlane.gateway.dialects.openai.wire import checked_fields
+from fairlane.gateway.dialects.openai.request_bodies import checked_fields
 from fairlane.gateway.errors import ApiError
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.tenants import DEEPEST, Tenant

@@ -3,8 +3,8 @@
 `POST /v1/completions`: prompts as they are, one job each; their choices follow one another in the response."""
 
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
+from fairlane.gateway.dialects.openai.request_bodies import MAX_SEQUENCES
 from fairlane.gateway.dialects.openai.requests import CompletionRequest, parse_chat, parse_completion
-from fairlane.gateway.dialects.openai.wire import MAX_SEQUENCES
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 

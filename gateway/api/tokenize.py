@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.api.completions import CHAT
-from fairlane.gateway.dialects.openai.fields import Hint, Off, On, Text
+from fairlane.gateway.dialects.openai.field_types import Hint, Off, On, Text
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
+from fairlane.gateway.dialects.openai.request_bodies import ChatBody, checked_fields
 from fairlane.gateway.dialects.openai.requests import read_chat
-from fairlane.gateway.dialects.openai.wire import ChatBody, checked_fields
 from fairlane.gateway.errors import ApiError, context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.json_reader import read_object

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import msgspec
 
+from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
-from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.quotas.api_keys import Identity
 from fairlane.scheduler.protocol.lanes import Lane, LaneName

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS
+from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS
 from fairlane.gateway.insight.request_records.record import State
 from fairlane.gateway.insight.request_records.search import AFTER
 from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256

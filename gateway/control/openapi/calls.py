@@ -11,14 +11,14 @@ from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, Toke
 from fairlane.gateway.control.admin.operation import ANY_BODY, JSON, OPERATOR, Documented
 from fairlane.gateway.control.admin.views import QuotaView
 from fairlane.gateway.control.openapi import anthropic, responses, schemas
-from fairlane.gateway.dialects.anthropic.wire import MessagesBody, PromptBody
+from fairlane.gateway.dialects.anthropic.request_bodies import MessagesBody, PromptBody
 from fairlane.gateway.dialects.openai import batches
 from fairlane.gateway.dialects.openai.batches import UploadForm
 from fairlane.gateway.dialects.openai.compaction import CompactBody
 from fairlane.gateway.dialects.openai.embeddings import EmbeddingsBody
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
+from fairlane.gateway.dialects.openai.request_bodies import ChatBody, CompletionBody
 from fairlane.gateway.dialects.openai.response_body import ResponseBody
-from fairlane.gateway.dialects.openai.wire import ChatBody, CompletionBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 

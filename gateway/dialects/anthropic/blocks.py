@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, json_text
-from fairlane.gateway.dialects.openai.wire import Unsupported
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text
+from fairlane.gateway.dialects.openai.request_bodies import Unsupported
 
 # Of one call's input, as JSON.
 MAX_INPUT_CHARS = 1024 * 1024

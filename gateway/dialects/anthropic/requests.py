@@ -16,7 +16,7 @@ from fairlane.gateway.dialects.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from fairlane.gateway.dialects.anthropic.wire import (
+from fairlane.gateway.dialects.anthropic.request_bodies import (
     NEUTRAL_MESSAGES,
     NEUTRAL_PROMPT,
     ClearThinking,
@@ -28,9 +28,9 @@ from fairlane.gateway.dialects.anthropic.wire import (
     ToolChoiceBody,
 )
 from fairlane.gateway.dialects.grammar.structure import Structure
+from fairlane.gateway.dialects.openai.request_bodies import checked
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, merge_turns, stated_fields
 from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
-from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import invalid
 
 Display = Literal["hidden", "omitted", "shown"]

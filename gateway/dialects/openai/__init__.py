@@ -1,16 +1,17 @@
 """OpenAI's wire format.
 
-    wire.py         request bodies field by field, validated by pydantic
-    fields.py       field types that bodies share
-    tools.py        tools, tool choice and calls: on the wire and validated
-    requests.py     converts valid bodies to requests
-    structures.py   response formats and guided decoding
-    response_body.py   the body of the Responses API, and its request
-    response_tools.py  its tools and tool choice
-    response_items.py  items of its conversations, and their turns
-    compaction.py   compaction of a conversation; sealed_summary.py: the summary that its client holds
-    neutral.py      unsupported fields, and their values without effect
-    rate_limits.py  the x-ratelimit headers
+    request_bodies.py   the fields of every request body, validated by pydantic
+    field_types.py      field types that bodies share
+    tools.py            tools, tool choice and calls: on the wire and validated
+    requests.py         converts valid bodies to requests
+    structures.py       response formats and guided decoding
+    response_body.py    the body of the Responses API, and its request
+    response_tools.py   its tools and tool choice
+    response_items.py   items of its conversations, and their turns
+    compaction.py       compaction of a conversation
+    sealed_summary.py   the summary that a compaction's client holds
+    neutral.py          unsupported fields, and their values without effect
+    rate_limits.py      the x-ratelimit headers
 
 Called by `api/`, `answers/` and `pipeline/`. It knows no lane, budget or queue.
 """

@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.fields import Fields
-from fairlane.gateway.dialects.openai.wire import checked_fields
+from fairlane.gateway.dialects.openai.field_types import Fields
+from fairlane.gateway.dialects.openai.request_bodies import checked_fields
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import shown_name
 

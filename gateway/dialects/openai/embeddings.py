@@ -3,10 +3,10 @@
 from typing import Annotated, Literal
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.fields import Hint
+from fairlane.gateway.dialects.openai.field_types import Hint
 from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.request_bodies import Count, Prompts, RequestBody, checked
 from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt, stated_fields
-from fairlane.gateway.dialects.openai.wire import Count, Prompts, RequestBody, checked
 from fairlane.gateway.errors import invalid
 
 # Per request, as at OpenAI.

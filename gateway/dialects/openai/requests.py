@@ -9,9 +9,7 @@ from pydantic import BaseModel
 
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
-from fairlane.gateway.dialects.openai.structures import read_structure
-from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools
-from fairlane.gateway.dialects.openai.wire import (
+from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
@@ -20,6 +18,8 @@ from fairlane.gateway.dialects.openai.wire import (
     Message,
     checked,
 )
+from fairlane.gateway.dialects.openai.structures import read_structure
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools
 from fairlane.gateway.errors import invalid
 from fairlane.scheduler.protocol.messages import Sampling
 

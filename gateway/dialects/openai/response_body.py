@@ -8,8 +8,9 @@ import msgspec
 from pydantic import Field, ValidationError
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
+from fairlane.gateway.dialects.openai.request_bodies import Count, EffortWord, SampledBody, checked
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, stated_fields
 from fairlane.gateway.dialects.openai.response_items import (
     CallItem,
@@ -36,7 +37,6 @@ from fairlane.gateway.dialects.openai.response_tools import (
 from fairlane.gateway.dialects.openai.sealed_summary import Open, unsealed
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice
-from fairlane.gateway.dialects.openai.wire import Count, EffortWord, SampledBody, checked
 from fairlane.gateway.errors import invalid
 
 NEUTRAL_RESPONSE: Neutral = {

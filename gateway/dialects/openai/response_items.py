@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, joined_parts
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, joined_parts
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
 

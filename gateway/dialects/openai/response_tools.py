@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Off, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text
 from fairlane.gateway.dialects.openai.response_items import INPUT, Json, full_name
 from fairlane.gateway.dialects.openai.tools import (
     MAX_TOOLS,

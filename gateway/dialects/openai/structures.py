@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, choice_structure
-from fairlane.gateway.dialects.openai.fields import Fields, Off, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
-from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn
-from fairlane.gateway.dialects.openai.wire import (
+from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_CHOICES,
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
 )
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT, COMPLETION, MESSAGES, SECRET, chat, completion, param, refused
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from fairlane.gateway.dialects.anthropic.blocks import Blocks, CacheControl, TextBlocks
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, as_unicode
 from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS, MAX_STOP_CHARS, Count, Real, Unsupported
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.gateway.dialects.openai.tools import MAX_TOOLS, DirectCallers, Parameters
-from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, MAX_STOP_CHARS, Count, Real, Unsupported
 
 MAX_STOP_SEQUENCES = 16
 MAX_EDITS = 16

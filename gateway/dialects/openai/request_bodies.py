@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, as_unicode, joined_parts
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, joined_parts
 from fairlane.gateway.dialects.openai.neutral import Neutral, refuse_unless_neutral
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
