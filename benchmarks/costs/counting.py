@@ -1,5 +1,6 @@
 """Counts of calls in one thread, and of commands in one store."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,18 @@ class CallCounter:
             name = code.co_filename
             found = self._loop_code[code] = name.endswith((*LOOP_MODULES, "/selectors.py"))
         return found
+
+
+class ObjectCounter:
+    """Counts the living objects of this package's own classes, as far as the garbage collector knows them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def count(self) -> None:
+        """Count them now. Garbage is collected first."""
+        gc.collect()
+        self.total = sum(str(type(each).__module__).startswith("fairlane.") for each in gc.get_objects())
 
 
 class CommandCounter:

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import heapq
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import cast
 
 import redis
@@ -19,7 +19,7 @@ import redis.asyncio
 from tokenizers import Tokenizer
 
 from benchmarks.common.store import own_store
-from benchmarks.costs.counting import CallCounter, CommandCounter
+from benchmarks.costs.counting import CallCounter, CommandCounter, ObjectCounter
 from benchmarks.gateway.instant import LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, Row, card, room, worker_status
 from benchmarks.gateway.stand import TENANT, tenant_key
 from fairlane.gateway.config import GatewaySection, GatewaySettings
@@ -75,6 +75,8 @@ class Cost:
 
     calls: int
     commands: int
+    # Held while it waits for its first token.
+    objects: int = 0
 
 
 class Driver:
@@ -91,10 +93,11 @@ class Driver:
             self._commands = CommandCounter(counted)
             async with redis.asyncio.Redis.from_url(self._store_url) as client:
                 await self._connect(client)
+                objects = min([await self._objects() for _ in range(REPEATS)])
                 return {
                     "plain": await self._cheapest(PLAIN_TOKENS, streams=False),
                     "stream": await self._cheapest(STREAMED_TOKENS, streams=True),
-                    "first": await self._cheapest(1, streams=True),
+                    "first": replace(await self._cheapest(1, streams=True), objects=objects),
                 }
 
     async def _connect(self, client: redis.asyncio.Redis) -> None:
@@ -119,6 +122,24 @@ class Driver:
         costs = [await self._request(tokens, streams=streams) for _ in range(WARM_UP + REPEATS)]
         return Cost(min(cost.calls for cost in costs), min(cost.commands for cost in costs))
 
+    async def _objects(self) -> int:
+        """Return how many objects of the gateway's own classes a stream adds until its first token is awaited."""
+        await self._beat()
+        last_id, _, _ = await self._queue.read_control(WORKER_ID, "$", 0)
+        before, during = ObjectCounter(), ObjectCounter()
+
+        async def waiting() -> None:
+            jobs = self._resources.fleet.dispatcher.jobs
+            async with asyncio.timeout(WAIT_S):
+                while not all(job.place for job in [*jobs.values()]):  # noqa: ASYNC110 - another thread's
+                    await asyncio.sleep(0.002)
+            await self._on_loop(during.count)
+
+        await self._on_loop(before.count)
+        await self._exchange(last_id, 1, streams=True, waiting=waiting)
+        await self._settled()
+        return during.total - before.total
+
     async def _request(self, tokens: int, *, streams: bool) -> Cost:
         await self._beat()
         last_id, _, _ = await self._queue.read_control(WORKER_ID, "$", 0)
@@ -132,11 +153,17 @@ class Driver:
             await self._on_loop(self._end)
         return Cost(self._counter.calls, commands)
 
-    async def _exchange(self, last_id: str, tokens: int, *, streams: bool) -> None:
-        """Send the request, compute its tokens, and read its answer to the end."""
+    async def _exchange(
+        self, last_id: str, tokens: int, *, streams: bool, waiting: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Send the request, compute its tokens, and read its answer to the end.
+
+        `waiting` is called before the first token."""
         reader, writer = await asyncio.open_connection(*self._server.servers[0].sockets[0].getsockname()[:2])
         writer.write(self._request_bytes(tokens, streams=streams))
         row, gateway_id = await self._take(last_id, 1 if streams else tokens)
+        if waiting is not None:
+            await waiting()
         read = b""
         while row.left:
             await self._queue.publish(gateway_id, WORKER_ID, [row.step(self._text)])
@@ -227,4 +254,5 @@ def measure() -> dict[str, float]:
         f"stream of {STREAMED_TOKENS} tokens, store commands": stream.commands,
         "one more token delivered, calls": (stream.calls - first.calls) / more,
         "one more token delivered, store commands": (stream.commands - first.commands) / more,
+        "waiting for a first token, objects": first.objects,
     }

@@ -37,6 +37,7 @@ def opened(
 
 def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRecord:
     level, jobs, caller = plan.service_level, live.jobs, context.caller
+    ask = jobs[0].request.ask
     parent = "" if jobs[0].message is None else jobs[0].message.traceparent
     return RequestRecord(
         id=live.id,
@@ -48,15 +49,15 @@ def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRec
         arrived_s=time.time() - live.age_ms / 1e3,
         endpoint=context.endpoint,
         model=plan.model.name,
-        lane=level.lane.name.value,
+        lane=ask.lane,
         trace_id=_kept_trace(parent),
         guaranteed=plan.is_guaranteed(jobs),
         deadline_ms=level.deadline_ms,
         ttft_deadline_ms=level.hard_ttft_ms,
         ttft_target_ms=level.ttft_ms,
         expected_ttft_ms=plan.expected_ttft_ms or None,
-        prompt_tokens=sum([job.prompt_tokens for job in jobs]),
-        choices=sum([len(job.choices) for job in jobs]),
+        prompt_tokens=ask.prompt_tokens,
+        choices=ask.choices,
     )
 
 

@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 import msgspec
 
@@ -398,7 +399,7 @@ class OpenRequests:
         rank = self._lanes[request.lane].rank
         pace_ms = _pace_ms(found, costs, kv_tokens)
         return LaneLoad(
-            level=ServiceClass(rank, not found.guaranteed),
+            level=_service_class(rank, not found.guaranteed),
             prefill_ms=0.0 if produced else costs.prefill_ms(request.prompt_tokens),
             decode_ms=left * token_ms,
             output_ms=(produced + left) * token_ms,
@@ -407,6 +408,9 @@ class OpenRequests:
             pace_ms=pace_ms,
             due_ms=_due_ms(found, pace_ms, left),
         )
+
+
+_service_class = lru_cache(ServiceClass)  # few, and one for each request
 
 
 def _share(request: Request, output_tokens: int, costs: RequestCosts) -> float:

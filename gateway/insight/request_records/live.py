@@ -91,7 +91,7 @@ class LiveRecord:
         record = self._record
         if record is None:
             assert self._make is not None  # noqa: S101 - `release` is called after the last read
-            record, job = self._make(self), self.job
+            record, job = self._make(self), self.jobs[0]
             self._record = record
             if job.place:
                 record.add((job.queued_s - self._arrived_s) * 1e3, "queued", job.place)
@@ -174,7 +174,11 @@ class LiveRecord:
             self.has_news = True
 
     def _published(self) -> int:
-        return sum([choice.published for job in self.jobs for choice in job.choices])
+        published = 0
+        for job in self.jobs:
+            for choice in job.choices:
+                published += choice.published
+        return published
 
     def _update(self, record: RequestRecord) -> None:
         for worker in self._workers:
@@ -191,7 +195,7 @@ class LiveRecord:
             charge = self.charge
             record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
             record.charges = tokens = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
-            record.spend = self.job.request.ask.prices.spend(*tokens)
+            record.spend = self.jobs[0].request.ask.prices.spend(*tokens)
             record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
         record.state = self._state()
         if self.answer is not None and record.total_ms is None:
@@ -232,8 +236,10 @@ class LiveRecord:
 
     @property
     def _queued_ms(self) -> float:
-        put_s = min([job.queued_s for job in self.jobs if job.queued_s], default=self._arrived_s)
-        return (put_s - self._arrived_s) * 1e3
+        for job in self.jobs:  # in the order in which they were enqueued
+            if job.queued_s:
+                return (job.queued_s - self._arrived_s) * 1e3
+        return 0.0
 
     def _state(self) -> State:
         if self.answer is not None and self._is_settled:

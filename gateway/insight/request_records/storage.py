@@ -1,7 +1,6 @@
 """Records in Redis, readable by every gateway: ended requests in a bounded ring, running ones by gateway."""
 
 from collections.abc import Awaitable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ PAGE = PER_CALL
 _SCRIPTS = Scripts(Path(__file__).parent / "lua")
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRecord:
+class EndedRecord(msgspec.Struct, frozen=True):
     """A record for the ring; special ones are evicted later."""
 
     record: RequestRecord
