@@ -2,6 +2,7 @@
 
     output_format.py  one model's output format, detected from its card: start here
     syntax.py         how model families write calls; `syntaxes/` holds the definitions
+    cursor.py    a position in a text that arrives in pieces
     reader.py         parses a choice's text as it arrives: content, reasoning, calls
     deltas.py         the pieces of parsed output
     marks.py          finds marks in streamed text
