@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -21,9 +21,6 @@ from fairlane.quotas.api_keys import Identity, KeyStore
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.tenants import TenantStore
 
-if TYPE_CHECKING:
-    from fairlane.gateway.batches.open_batch import OpenBatch
-
 TRUSTED_S = 1.0
 
 
@@ -35,6 +32,13 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_lines: int
     most_batch_lines: int
     max_answer_bytes: int
+
+
+class RunningBatch(Protocol):
+    """A batch that the gateway runs; `open_batch.OpenBatch` is one."""
+
+    # Gives its place to a batch of another tenant at its next turn.
+    gives_way: bool
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,7 +60,8 @@ class BatchHost:
     room: BodyRoom
     is_stopping: Callable[[], bool]
     calls: LineCalls = field(init=False)
-    open_batches: "dict[asyncio.Task[None], OpenBatch]" = field(default_factory=dict)
+    # Those of the runner.
+    open_batches: Mapping[asyncio.Task[None], RunningBatch] = field(default_factory=dict)
     _identities: dict[tuple[str, str], tuple[float, Identity]] = field(default_factory=dict)
 
     @property

@@ -35,7 +35,7 @@ class BatchRunner:
 
     def __init__(self, host: BatchHost) -> None:
         self._host = host
-        self._open = host.open_batches
+        host.open_batches = self._open = dict[asyncio.Task[None], OpenBatch]()
         self._elsewhere: dict[str, float] = {}
         self._news = asyncio.Event()
 
