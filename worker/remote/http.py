@@ -1,14 +1,15 @@
 """HTTP access to a server of any kind: JSON, tokens as server-sent events, and the errors of `api.py`."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import EngineUnavailable, ProtocolViolation, Refused
+from fairlane.worker.remote.api import EngineUnavailable, Piece, ProtocolViolation, Refused
 
 # Time limit of replies other than generations.
 ANSWER_S = 10.0
@@ -23,6 +24,28 @@ _MOST_LINE_BYTES = 8 * 2**20
 _DONE = b"[DONE]"
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
+
+
+class ModelMeta(msgspec.Struct):
+    """llama.cpp's description of a model."""
+
+    n_ctx: int | None = None
+
+
+class ServedModel(msgspec.Struct):
+    """A model in `/v1/models`, with the fields of every kind of server."""
+
+    id: str
+    owned_by: str | None = None
+    root: str | None = None
+    # An adapter's base model.
+    parent: str | None = None
+    max_model_len: int | None = None
+    meta: ModelMeta | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[ServedModel]
 
 
 class BadStatus(EngineUnavailable):
@@ -67,6 +90,20 @@ class Http:
             return msgspec.json.decode(answer.content, type=kind)
         return None
 
+    async def models(self, name: str | None) -> tuple[ServedModel, Mapping[str, ServedModel]]:
+        """Return the named model, or the first, and all models by name. Raises EngineError if there is none."""
+        models = {one.id: one for one in (await self.get("/v1/models", _Models)).data}
+        if not models:
+            raise EngineError("engine_url: the server names no model")
+        served = models.get(name or next(iter(models)))
+        if served is None:
+            raise EngineError(f"engine_model: the server has no {name!r}, but {', '.join(models)}")
+        return served, models
+
+    def check_version(self, version: str, known: Sequence[str]) -> None:
+        if not version.startswith(tuple(f"{one}." for one in known)):
+            raise EngineError(f"engine_url: {self._kind} {version} is not known here, but {' and '.join(known)}")
+
     async def text(self, path: str) -> bytes:
         answer = await self._ask(path)
         return b"" if answer.status_code in UNKNOWN else answer.content
@@ -83,6 +120,26 @@ class Http:
             return (await self._client.post(path, json=body, timeout=ANSWER_S)).status_code
         except httpx.HTTPError:
             return None
+
+    async def pieces(
+        self, path: str, body: Mapping[str, Any], read: Callable[[bytes], Piece], abort: tuple[str, Mapping[str, Any]]
+    ) -> AsyncGenerator[Piece, None]:
+        """Yield the pieces of a reply, as `read` decodes them; raises what `events` raises.
+
+        A reply that is closed early is also aborted by a post to `abort`'s path, since a proxy may not forward the
+        closing of the stream at once.
+        """
+        is_over = False
+        try:
+            async with aclosing(self.events(path, body)) as lines:
+                async for line in lines:
+                    piece = read(line)
+                    is_over = is_over or piece.has_ended
+                    yield piece
+        except (GeneratorExit, asyncio.CancelledError):
+            if not is_over:
+                await self.post_status(*abort)
+            raise
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
         """Yield the data of the reply's server-sent events until `[DONE]`.
@@ -123,3 +180,18 @@ class Http:
         if not answer.is_success and status not in UNKNOWN:
             raise EngineError(f"engine_url: no {self._kind}: {path} has status {status}")
         return answer
+
+
+def decode_chunk(decoder: msgspec.json.Decoder[Answer], data: bytes) -> Answer:
+    """Decode one chunk of a stream. Raises ProtocolViolation."""
+    try:
+        return decoder.decode(data)
+    except msgspec.MsgspecError:
+        raise ProtocolViolation("a chunk cannot be read") from None
+
+
+def stream_failure(status: object, otherwise: str) -> Exception:
+    """Return the error of a stream that reports this status; the status of its HTTP reply was 200."""
+    if status in REFUSED:
+        return Refused(f"the engine refused it with status {status}")
+    return EngineUnavailable(otherwise)

@@ -21,7 +21,7 @@ import msgspec
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
-from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http
+from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http, ModelMeta, ServedModel
 from fairlane.worker.remote.openai_wire import (
     ALL,
     LLAMA,
@@ -47,22 +47,6 @@ _TRIAL_IDS = (40, 41, 42)
 _TRIAL_TEXT = "Hello"
 
 
-class _Meta(msgspec.Struct):
-    n_ctx: int | None = None
-
-
-class _Model(msgspec.Struct):
-    id: str
-    owned_by: str | None = None
-    root: str | None = None
-    max_model_len: int | None = None
-    meta: _Meta | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
 class _Props(msgspec.Struct):
     total_slots: int | None = None
     model_path: str | None = None
@@ -82,7 +66,7 @@ class OpenAiApi:
         served, wire = await self._learn()
         self._wire = wire
         props = await self._http.find("/props", _Props) if wire.owner == LLAMA else None
-        meta = served.meta or _Meta()
+        meta = served.meta or ModelMeta()
         log.info("the server takes %s and says %s", _named(ids=wire.takes_ids), _named(ids=wire.returns_ids))
         return Facts(
             version=wire.owner or "of unknown make",
@@ -132,7 +116,7 @@ class OpenAiApi:
                 choice = chunk.choices[0] if chunk.choices else Choice()
                 token_ids, end = choice.token_ids or [], choice.finish_reason
                 logprobs = () if most is None else logprobs_of(choice, most)
-                counted = chunk.usage.completion_tokens if chunk.usage is not None else None
+                counted = chunk.counted
                 if wire.owner != VLLM and end not in (None, "length") and not {*token_ids} & {*stops}:
                     token_ids, counted = (
                         [*token_ids, *stops[:1]],
@@ -176,16 +160,11 @@ class OpenAiApi:
             async for line in lines:
                 yield read(line)
 
-    async def _learn(self) -> tuple[_Model, WireFormat]:
-        models = {one.id: one for one in (await self._http.get("/v1/models", _Models)).data}
-        if not models:
-            raise EngineError("engine_url: the server names no model")
-        served = models.get(self._model or next(iter(models)))
-        if served is None:
-            raise EngineError(f"engine_model: the server has no {self._model!r}, but {', '.join(models)}")
+    async def _learn(self) -> tuple[ServedModel, WireFormat]:
+        served, _ = await self._http.models(self._model)
         return served, await self._probe(served)
 
-    async def _probe(self, served: _Model) -> WireFormat:
+    async def _probe(self, served: ServedModel) -> WireFormat:
         reason = ""
         for prompt in (_TRIAL_IDS, _TRIAL_TEXT):
             for asks_ids in (True, False):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.scheduler.protocol.messages import PositionLogprobs, Sampling
-from fairlane.worker.remote.api import EngineUnavailable, GenerationRequest, ProtocolViolation, Refused
-from fairlane.worker.remote.http import REFUSED
+from fairlane.worker.remote.api import EngineUnavailable, GenerationRequest, ProtocolViolation
+from fairlane.worker.remote.http import decode_chunk, stream_failure
 
 LEAST_TOP_P = 1e-6
 # llama.cpp's seeds have 32 bits, of which the highest value means random.
@@ -50,11 +50,6 @@ class Usage(msgspec.Struct):
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
-    @property
-    def cached_tokens(self) -> int:
-        details = self.prompt_tokens_details
-        return (details.cached_tokens if details is not None else None) or 0
-
 
 class _Error(msgspec.Struct):
     code: Any = None
@@ -68,8 +63,13 @@ class Chunk(msgspec.Struct):
     error: _Error | str | None = None
 
     @property
+    def counted(self) -> int | None:
+        return self.usage.completion_tokens if self.usage is not None else None
+
+    @property
     def cached_tokens(self) -> int:
-        return self.usage.cached_tokens if self.usage is not None else 0
+        details = self.usage.prompt_tokens_details if self.usage is not None else None
+        return (details.cached_tokens if details is not None else None) or 0
 
 
 _chunk = msgspec.json.Decoder(Chunk)
@@ -153,15 +153,10 @@ def _for_vllm(sampling: Sampling, cache_salt: str) -> dict[str, Any]:
 
 def read(data: bytes) -> Chunk:
     """Decode a chunk. Raises ProtocolViolation, Refused, EngineUnavailable."""
-    try:
-        chunk = _chunk.decode(data)
-    except msgspec.MsgspecError:
-        raise ProtocolViolation("a chunk cannot be read") from None
+    chunk = decode_chunk(_chunk, data)
     if chunk.error is not None:
         status = chunk.error.code if isinstance(chunk.error, _Error) else None
-        if status in REFUSED:
-            raise Refused(f"the engine refused it with status {status}")
-        raise EngineUnavailable("the engine failed in mid-stream")
+        raise stream_failure(status, "the engine failed in mid-stream")
     if any(choice.finish_reason in ("abort", "error") for choice in chunk.choices):
         raise EngineUnavailable("the engine ended the stream")
     return chunk

@@ -8,7 +8,6 @@ The last line is `[DONE]`.
 `ignore_eos` is always set, which makes SGLang ignore `stop_token_ids` too: the reader of the stream ends it there.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -18,8 +17,8 @@ import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
-from fairlane.worker.remote.http import REFUSED, Answer, Http
+from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation
+from fairlane.worker.remote.http import Answer, Http, ServedModel, decode_chunk, stream_failure
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,7 @@ KNOWN = ("0.5",)
 LEAST_BLOCK = 16
 LEAST_TOP_P = 1e-6
 
+_ENDED = "the engine ended the stream"
 _Logprob = tuple[float, int, str | None]
 
 
@@ -46,15 +46,6 @@ class _ServerInfo(msgspec.Struct):
 
 class _ModelInfo(msgspec.Struct):
     model_path: str = ""
-
-
-class _Model(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 class _End(msgspec.Struct):
@@ -129,21 +120,11 @@ class SglangApi:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         behaviour = self._behaviour or await self._read_behaviour()
         # SGLang aborts all requests whose ids share a prefix: no id may be a prefix of another.
-        rid, is_over, reader = (
-            f"{request.request_id}.",
-            False,
-            _Reader(request, is_incremental=behaviour.is_incremental),
-        )
-        try:
-            async with aclosing(self._http.events(GENERATE, _body(request, rid, behaviour.priority_sign))) as lines:
-                async for line in lines:
-                    piece = reader.read(line)
-                    is_over = is_over or piece.has_ended
-                    yield piece
-        except (GeneratorExit, asyncio.CancelledError):
-            if not is_over:
-                await self._http.post_status(ABORT, {"rid": rid})
-            raise
+        rid, reader = f"{request.request_id}.", _Reader(request, is_incremental=behaviour.is_incremental)
+        body = _body(request, rid, behaviour.priority_sign)
+        async with aclosing(self._http.pieces(GENERATE, body, reader.read, (ABORT, {"rid": rid}))) as pieces:
+            async for piece in pieces:
+                yield piece
 
     async def close(self) -> None:
         await self._http.close()
@@ -153,13 +134,10 @@ class SglangApi:
         assert self._behaviour is not None  # noqa: S101 - set by `_learn`
         return self._behaviour
 
-    async def _learn(self) -> tuple[_ServerInfo, _Model]:
+    async def _learn(self) -> tuple[_ServerInfo, ServedModel]:
         info = await self._first("/server_info", "/get_server_info", _ServerInfo)
-        if not info.version.startswith(tuple(f"{known}." for known in KNOWN)):
-            raise EngineError(f"engine_url: SGLang {info.version} is not known here, but {' and '.join(KNOWN)}")
-        served = next(iter((await self._http.get("/v1/models", _Models)).data), None)
-        if served is None:
-            raise EngineError("engine_url: the server names no model")
+        self._http.check_version(info.version, KNOWN)
+        served, _ = await self._http.models(None)
         if self._model is not None and served.id != self._model:
             raise EngineError(f"engine_model: the server has no {self._model!r}, but {served.id}")
         sign = (1 if info.schedule_low_priority_values_first else -1) if info.enable_priority_scheduling else 0
@@ -177,15 +155,12 @@ class _Reader:
         self._so_far: list[int] = []
 
     def read(self, data: bytes) -> Piece:
-        try:
-            chunk = _chunk.decode(data)
-        except msgspec.MsgspecError:
-            raise ProtocolViolation("a chunk cannot be read") from None
+        chunk = decode_chunk(_chunk, data)
         meta = chunk.meta_info
         if chunk.error is not None:
-            raise _failure(chunk.error.code)
+            raise stream_failure(chunk.error.code, _ENDED)
         if meta.finish_reason is not None and meta.finish_reason.type == "abort":
-            raise _failure(meta.finish_reason.status_code)
+            raise stream_failure(meta.finish_reason.status_code, _ENDED)
         first = 0 if self._is_incremental else len(self._so_far)
         if not self._is_incremental and chunk.output_ids[:first] != self._so_far:
             raise ProtocolViolation("what it said before has changed")
@@ -193,13 +168,6 @@ class _Reader:
         self._so_far += token_ids
         logprobs = () if self._most is None else _logprobs(meta, first, self._most)
         return Piece(token_ids, logprobs, meta.completion_tokens, meta.cached_tokens or 0, bool(meta.finish_reason))
-
-
-def _failure(status: int | None) -> Exception:
-    """Return the error of a stream: its HTTP status was 200 before SGLang refused the request."""
-    if status in REFUSED:
-        return Refused(f"the engine refused it with status {status}")
-    return EngineUnavailable("the engine ended the stream")
 
 
 def _logprobs(meta: _Meta, first: int, most: int) -> list[PositionLogprobs]:

@@ -8,7 +8,7 @@ token is included in the tokens.
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER
-from fairlane.worker.remote.openai_wire import Usage
+from fairlane.worker.remote.openai_wire import read
 from fairlane.worker.vllm.lane_policy import BEGUN, PACED
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
@@ -49,21 +49,6 @@ class _LogProbs(msgspec.Struct):
     content: list[_TokenLogProbs] | None = None
 
 
-class _Choice(msgspec.Struct):
-    token_ids: list[int] | None = None
-    logprobs: _LogProbs | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: Usage | None = None
-    error: Any = None
-
-
-_chunk = msgspec.json.Decoder(_Chunk)
-
-
 class _ProbeResult(NamedTuple):
     """The result of the grammar probe, valid for one server process."""
 
@@ -82,9 +67,9 @@ class VllmApi:
 
     async def facts(self) -> Facts:
         version = await self._http.get("/version", _Version)
-        if not version.version.startswith(tuple(f"{known}." for known in KNOWN)):
-            raise EngineError(f"engine_url: vLLM {version.version} is not known here, but {' and '.join(KNOWN)}")
-        served, base = _chosen((await self._http.get("/v1/models", _Models)).data, self._model)
+        self._http.check_version(version.version, KNOWN)
+        served, models = await self._http.models(self._model)
+        base = models.get(served.parent or "", served)
         metrics = await self._http.text("/metrics")
         config, probed = _cache_config(metrics), await self._probe(metrics)
         return Facts(
@@ -146,18 +131,10 @@ class VllmApi:
         """Return whether it is healthy. Its facts, which are checked with this, say what it serves."""
         return await self._http.is_healthy("/health")
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
-        is_over = False
-        try:
-            async with aclosing(self._http.events(GENERATE, _body(request, self._model))) as lines:
-                async for line in lines:
-                    piece = _piece(line, request.sampling.logprobs or 0)
-                    is_over = is_over or piece.has_ended
-                    yield piece
-        except (GeneratorExit, asyncio.CancelledError):
-            if not is_over:
-                await self._abort(request.request_id)
-            raise
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
+        ids, most = [request.request_id, f"generate-tokens-{request.request_id}"], request.sampling.logprobs or 0
+        body = _body(request, self._model)
+        return self._http.pieces(GENERATE, body, lambda line: _piece(line, most), (ABORT, {"request_ids": ids}))
 
     async def close(self) -> None:
         await self._http.close()
@@ -168,10 +145,6 @@ class VllmApi:
             raise EngineUnavailable("it does not answer")
         if status in _CLOSED:
             raise EngineError("engine_url: vLLM keeps its token interface closed: start it with --enable-scale-out")
-
-    async def _abort(self, request_id: str) -> None:
-        """Abort explicitly, since a proxy may not forward the closing of the stream at once."""
-        await self._http.post_status(ABORT, {"request_ids": [request_id, f"generate-tokens-{request_id}"]})
 
 
 def _started(metrics: bytes) -> bytes:
@@ -189,29 +162,6 @@ def _cache_config(metrics: bytes) -> dict[str, str]:
 
 class _Version(msgspec.Struct):
     version: str
-
-
-class _Model(msgspec.Struct):
-    id: str
-    root: str | None = None
-    # An adapter's base model.
-    parent: str | None = None
-    max_model_len: int | None = None
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
-def _chosen(models: Sequence[_Model], name: str | None) -> tuple[_Model, _Model]:
-    """Return the named model, or the first, and its base model. Raises EngineError if the server does not have it."""
-    if not models:
-        raise EngineError("engine_url: the server names no model")
-    by_name = {one.id: one for one in models}
-    served = models[0] if name is None else by_name.get(name)
-    if served is None:
-        raise EngineError(f"engine_model: the server has no {name!r}, but {', '.join(by_name)}")
-    return served, by_name.get(served.parent or "", served)
 
 
 def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
@@ -249,28 +199,23 @@ def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
 
 
 def _piece(data: bytes, most: int) -> Piece:
-    try:
-        chunk = _chunk.decode(data)
-    except msgspec.MsgspecError:
-        raise ProtocolViolation("a chunk cannot be read") from None
-    if chunk.error is not None:
-        raise EngineUnavailable("the engine failed in mid-stream")
-    usage = chunk.usage
-    counted = usage.completion_tokens if usage is not None else None
-    cached = usage.cached_tokens if usage is not None else 0
+    chunk = read(data)
     if not chunk.choices:
-        return Piece(counted=counted, cached_tokens=cached)
+        return Piece(counted=chunk.counted, cached_tokens=chunk.cached_tokens)
     choice = chunk.choices[0]
-    if choice.finish_reason in ("abort", "error"):
-        raise EngineUnavailable("the engine ended the stream")
-    logprobs = _logprobs(choice.logprobs.content if choice.logprobs is not None else None, most)
-    return Piece(choice.token_ids or (), logprobs, counted, cached, choice.finish_reason is not None)
+    logprobs = () if choice.logprobs is None else _logprobs(choice.logprobs, most)
+    has_ended = choice.finish_reason is not None
+    return Piece(choice.token_ids or (), logprobs, chunk.counted, chunk.cached_tokens, has_ended)
 
 
-def _logprobs(content: Sequence[_TokenLogProbs] | None, most: int) -> list[PositionLogprobs]:
+def _logprobs(found: object, most: int) -> list[PositionLogprobs]:
     """Convert log-probabilities. vLLM puts the drawn token first, whether it is among the likeliest or not."""
-    found = []
-    for one in content or ():
+    try:
+        positions = msgspec.convert(found, _LogProbs).content or ()
+    except msgspec.ValidationError:
+        raise ProtocolViolation("log-probabilities cannot be read") from None
+    logprobs = []
+    for one in positions:
         ranked = sorted({(other.token_id, other.logprob) for other in one.top_logprobs}, key=lambda pair: -pair[1])
-        found.append(PositionLogprobs(one.logprob, tuple(ranked[:most])))
-    return found
+        logprobs.append(PositionLogprobs(one.logprob, tuple(ranked[:most])))
+    return logprobs
