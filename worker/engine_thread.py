@@ -28,7 +28,7 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Cancel, ForgetPrompts, Grant, Lease
 from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import Engine, StepReport
-from fairlane.worker.reports import Dropped, EngineTurn, JobChange, Report, ReportBuilder, WorkerLoad
+from fairlane.worker.reports import Dropped, JobChange, Report, ReportBuilder, WorkerLoad
 
 _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
@@ -112,7 +112,7 @@ class EngineThread:
         self._clock = clock
         accounts = StepAccounts(engine.planner.pool_sizes.block_size) if measured else None
         self._reports = ReportBuilder(worker_id, accounts)
-        self._unread: list[EngineTurn] = []
+        self._unread: list[Report] = []
         # To run on the loop, in order.
         self._calls: deque[Callable[[], None]] = deque()
         self._commands: list[Command] = []
@@ -261,12 +261,12 @@ class EngineThread:
             host_slots_free=planner.host_slots_free,
         )
         jobs, capacity = len(self._engine.epochs), planner.capacity()
-        self._unread.append(EngineTurn(self._applied, jobs, capacity, load, changes, step, began_ms, audited))
+        self._unread.append(Report(self._applied, jobs, capacity, load, changes, step, began_ms, audited))
 
     def _flush_reports(self) -> None:
         if self._unread:
-            turns, self._unread = self._unread, []
-            self._call_on_loop(partial(self._deliver, turns))
+            reports, self._unread = self._unread, []
+            self._call_on_loop(partial(self._deliver, reports))
 
     def _call_on_loop(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
@@ -276,10 +276,11 @@ class EngineThread:
         while self._calls:
             self._calls.popleft()()
 
-    def _deliver(self, turns: list[EngineTurn]) -> None:
+    def _deliver(self, reports: list[Report]) -> None:
         try:
-            for turn in turns:
-                self._on_report(self._reports.report(turn))
+            for report in reports:
+                self._reports.complete(report)
+                self._on_report(report)
         except Exception as error:  # noqa: BLE001 - a lost report would mean lost tokens
             self._on_failure(error)
 

@@ -1,7 +1,7 @@
 """Reports of the engine thread to the event loop, after each batch of commands and each step.
 
-The thread creates an `EngineTurn`. On the event loop, `ReportBuilder` turns it into a `Report` with the publications
-for the store under each job's lease. Every `EngineObserver` receives each report.
+The thread creates a `Report`. On the event loop, `ReportBuilder` adds the publications for the store under each job's
+lease. Every `EngineObserver` receives each report.
 """
 
 from collections import Counter, defaultdict
@@ -52,10 +52,16 @@ class Dropped(NamedTuple):
 JobChange = Lease | Ended | Dropped
 
 
-class EngineTurn(NamedTuple):
-    """One turn of the engine, as its thread reports it. The fields are those of `Report`."""
+@dataclass(slots=True)
+class Report:
+    """The engine's state after a batch of commands or after a step.
 
+    The engine's thread creates it; `ReportBuilder` sets the publications, `tokens` and `begun`.
+    """
+
+    # Commands applied since the start.
     applied: int
+    # Number of jobs in hand.
     jobs: int
     capacity: Capacity
     load: WorkerLoad
@@ -64,27 +70,13 @@ class EngineTurn(NamedTuple):
     step: StepReport | None = None
     # Begin of the step, or time of the commands, on the engine thread's clock.
     began_ms: float = 0.0
+    # The idle engine audited its KV blocks, and all were accounted for.
     audited: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The engine's state after a batch of commands or after a step."""
-
-    # Commands applied since the start.
-    applied: int
-    by_gateway: ByGateway
-    capacity: Capacity
-    # Number of jobs in hand.
-    jobs: int
-    load: WorkerLoad
-    step: StepReport | None = None
+    by_gateway: ByGateway = field(default_factory=dict)
     # The step's tokens, by lane.
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     # Jobs whose first row under their lease was in the step, with their waiting time in milliseconds.
     begun: Mapping[str, float] = field(default_factory=dict)
-    # The idle engine audited its KV blocks, and all were accounted for.
-    audited: bool = False
 
     @property
     def ran(self) -> bool:
@@ -114,7 +106,7 @@ def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]
 
 
 class ReportBuilder:
-    """Builds the reports in the order of the turns, and tracks the leases in the engine.
+    """Completes the reports in the order of the turns, and tracks the leases in the engine.
 
     A job leaves with its end, or when it is dropped. Used only on the event loop, while the engine computes the next
     step.
@@ -135,25 +127,23 @@ class ReportBuilder:
     def record_arrival(self, lease: Lease, now_ms: float) -> None:
         self._arrived_ms[lease.job.job_id] = now_ms - lease.arrived_ms_ago
 
-    def report(self, turn: EngineTurn) -> Report:
+    def complete(self, report: Report) -> None:
         by_gateway: dict[str, list[Publication]] = defaultdict(list)
-        self._now_ms = turn.began_ms
-        for change in turn.changes:
+        report.by_gateway = by_gateway
+        self._now_ms = report.began_ms
+        for change in report.changes:
             self._change(change, by_gateway)
-        tokens: dict[str, LaneTokens] = {}
-        begun: dict[str, float] = {}
-        if turn.step is not None:
-            if self._arrived_ms:
-                begun = self._begin(turn.step, turn.began_ms)
-            tokens = self._count(turn.step)  # before ended jobs are removed
-            took_ms = turn.step.result.run_ms + turn.step.result.copy_ms
-            self._now_ms += took_ms
-            if self._accounts is not None:
-                self._accounts.add(turn.step.plan, took_ms, turn.began_ms)
-            self._add(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, by_gateway)
-        return Report(
-            turn.applied, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, begun, turn.audited
-        )
+        step = report.step
+        if step is None:
+            return
+        if self._arrived_ms:
+            report.begun = self._begin(step, report.began_ms)
+        report.tokens = self._count(step)  # before ended jobs are removed
+        took_ms = step.result.run_ms + step.result.copy_ms
+        self._now_ms += took_ms
+        if self._accounts is not None:
+            self._accounts.add(step.plan, took_ms, report.began_ms)
+        self._add(step.events, step.outcome.charges, step.outcome.ended, by_gateway)
 
     def _begin(self, step: StepReport, began_ms: float) -> dict[str, float]:
         begun = {row.seq.job_id for row in step.plan.rows} & self._arrived_ms.keys()

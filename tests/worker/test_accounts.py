@@ -5,7 +5,7 @@ import pytest
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, Yield
 from fairlane.scheduler.protocol.messages import Finished, JobSteps, Outcome
 from fairlane.worker.accounts import StepAccounts
-from fairlane.worker.reports import EngineTurn, ReportBuilder, WorkerLoad
+from fairlane.worker.reports import Report, ReportBuilder, WorkerLoad
 from tests.support.worker.scripted import ScriptedRunner, engine, lease
 
 BLOCK = 4
@@ -55,10 +55,11 @@ def run(measured: StepAccounts | None) -> tuple[dict[str, JobSteps], int]:
     for each in leases:
         it.add(each, now_ms)
     capacity = it.planner.capacity()
-    reports.report(EngineTurn(2, 2, capacity, WorkerLoad(), leases))
+    reports.complete(Report(2, 2, capacity, WorkerLoad(), leases))
     while it.has_work:
-        turn = EngineTurn(2, 2, capacity, WorkerLoad(), (), it.step(now_ms), now_ms)
-        for publications in reports.report(turn).by_gateway.values():
+        report = Report(2, 2, capacity, WorkerLoad(), (), it.step(now_ms), now_ms)
+        reports.complete(report)
+        for publications in report.by_gateway.values():
             for event in [event for each in publications for event in each.events if isinstance(event, Finished)]:
                 assert event.outcome is Outcome.FINISHED
                 assert event.steps is not None

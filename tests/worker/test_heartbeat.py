@@ -32,7 +32,7 @@ class Bench:
         self.turn(StepReport(plan, StepResult(number=1, run_ms=run_ms), StepOutcome(), ()), jobs)
 
     def turn(self, step: StepReport | None, jobs: int) -> None:
-        self.report.turned(Report(1, {}, Capacity({}, {}), jobs, WorkerLoad(), step))
+        self.report.turned(Report(1, jobs, Capacity({}, {}), WorkerLoad(), step=step))
 
 
 def test_costs_and_sizes_are_the_workers_own() -> None:
