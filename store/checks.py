@@ -9,19 +9,17 @@ only one key of their own. Each check opens its own connections, so no request w
 """
 
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
 from fairlane.store import urls
+from fairlane.store.cluster import read_slots
 
 # Oldest supported major versions.
 OLDEST = {"redis": 7, "valkey": 8}
@@ -76,7 +74,7 @@ async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> li
     """
     found: dict[Fault, None] = {}
     for server, key in await masters(url, timeout_s=timeout_s):
-        async with connected(server, timeout_s=timeout_s) as client:
+        async with urls.client(server, limit=1, timeout_s=timeout_s) as client:
             inspection = await inspect(client, key, commands)
             found |= dict.fromkeys(inspection.faults)
     return list(found)
@@ -88,26 +86,17 @@ async def masters(url: str, *, timeout_s: float) -> list[tuple[str, str]]:
         return [(url, TRIAL_KEY % 0)]
     named = urls.parse_cluster_url(url)
     failure: Exception = redis.ConnectionError("the URL names no node")
-    for host, port in named.nodes:
+    for address in named.nodes:
         try:
-            async with connected(named.url(host, port), timeout_s=timeout_s) as client:
-                ranges = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+            ranges = await read_slots(named, address, timeout_s=timeout_s)
         except (redis.RedisError, OSError) as error:
             failure = error
         else:
             held: dict[str, tuple[int, int]] = {}
-            for first, last, (address, at, *_), *_ in ranges:
-                held.setdefault(named.url(address.decode() if address else host, at), (first, last))
+            for first, last, master in ranges:
+                held.setdefault(named.url(*master), (first, last))
             return [(server, _key_within(*slots)) for server, slots in held.items()]
     raise failure
-
-
-@asynccontextmanager
-async def connected(url: str, *, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
-    """Open a client of one server, without retries."""
-    pool = urls.pool(url, limit=1, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
-    async with redis.asyncio.Redis.from_pool(pool) as client:
-        yield client
 
 
 async def inspect(client: redis.asyncio.Redis, key: str, commands: Collection[str]) -> Inspection:

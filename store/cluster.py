@@ -7,21 +7,19 @@
 
 After MOVED and after failures the slot map, which any node can return, is read again in the background.
 
-redis-py's own Cluster client is not used: it refuses a call when no connection is free instead of waiting for one,
-holds calls in pauses between retries, and has no breaker per node. Here each node is a client as for a single server,
-and only the routing is added.
+redis-py's own Cluster client is not used; docs/internals/performance.md has the figures. Here each node is a client as
+for a single server, and only the routing is added.
 """
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from fairlane.store import urls
@@ -133,7 +131,7 @@ class Cluster(Generic[Node]):
             asked = dict.fromkeys([*([self._ask_first] if self._ask_first else []), *self._nodes, *self._named.nodes])
             for address in asked:
                 try:
-                    self._take_over(await self._slots(address))
+                    self._take_over(await read_slots(self._named, address, timeout_s=self._timeout_s))
                 except (redis.RedisError, OSError) as error:
                     failure = f"{type(error).__name__}: {error}"
                 else:
@@ -145,17 +143,6 @@ class Cluster(Generic[Node]):
             pause_s = READ_EVERY_S if self._nodes else READ_EVERY_S / 4
             self._pause_until_s = asyncio.get_running_loop().time() + pause_s
             self._reading = None
-
-    async def _slots(self, address: Address) -> list[tuple[int, int, Address]]:
-        url = self._named.url(*address)
-        pool = urls.pool(url, limit=1, timeout_s=self._timeout_s, retry=Retry(NoBackoff(), 0))
-        async with redis.asyncio.Redis.from_pool(pool) as client, asyncio.timeout(self._timeout_s):
-            ranges = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
-        if not ranges:
-            raise redis.ConnectionError("the node's slot map is empty")
-        return [
-            (first, last, (host.decode() if host else address[0], port)) for first, last, (host, port, *_), *_ in ranges
-        ]
 
     def _take_over(self, ranges: list[tuple[int, int, Address]]) -> None:
         holders: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
@@ -282,15 +269,25 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
     """Return a client for any store URL, without retries. `limit` is the number of connections to each server. Raises
     ValueError as `urls.check` does."""
 
-    def opened(server: str) -> redis.asyncio.Redis:
-        return redis.asyncio.Redis.from_pool(
-            urls.pool(server, limit=limit, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
-        )
-
+    opened = partial(urls.client, limit=limit, timeout_s=timeout_s)
     if not url.startswith(urls.CLUSTER_SCHEMES):
         return opened(url)
     cluster = Cluster(url, opened, redis.asyncio.Redis.aclose, timeout_s=timeout_s)
     return ClusterRedis(cluster, lambda node: node, timeout_s=timeout_s)
+
+
+async def read_slots(named: urls.ClusterUrl, address: Address, *, timeout_s: float) -> list[tuple[int, int, Address]]:
+    """Read the slot map from one node: first slot, last slot, and the address of their master.
+
+    Raises redis.RedisError or OSError.
+    """
+    async with urls.client(named.url(*address), limit=1, timeout_s=timeout_s) as node, asyncio.timeout(timeout_s):
+        ranges = await node.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+    if not ranges:
+        raise redis.ConnectionError("the node's slot map is empty")
+    return [
+        (first, last, (host.decode() if host else address[0], port)) for first, last, (host, port, *_), *_ in ranges
+    ]
 
 
 async def _asking(client: redis.asyncio.Redis, args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401

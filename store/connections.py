@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 import redis
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from fairlane.store import urls
 from fairlane.store.circuit_breaker import Breaker, StoreAway, StoreHealth
@@ -170,8 +168,7 @@ Client = TypeVar("Client", bound=BoundedRedis)
 
 def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
     # A pooled connection may have died unnoticed: retry once. Every call may therefore be sent twice.
-    retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
-    pool = urls.pool(url, limit=limit, timeout_s=timeout_s, retry=retry)
+    pool = urls.pool(url, limit=limit, timeout_s=timeout_s, retries=1)
     # The client bounds each call, and only it knows how late this loop is. redis-py's own limit must come later.
     pool.timeout = pool.connection_kwargs["socket_connect_timeout"] = timeout_s * (1.0 + MOST_DEFERRED)
     client = kind(connection_pool=pool)

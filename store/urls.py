@@ -76,7 +76,12 @@ def check(url: str) -> None:
         raise ValueError(f"must start with one of {', '.join(SCHEMES)}")
 
 
-def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingConnectionPool:
+def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
+    """Return a client without retries, on a `pool`."""
+    return redis.asyncio.Redis.from_pool(pool(url, limit=limit, timeout_s=timeout_s))
+
+
+def pool(url: str, *, limit: int, timeout_s: float, retries: int = 0) -> BlockingConnectionPool:
     """Return a pool of at most `limit` connections to one server or to the Sentinels' master.
 
     Opening a connection, and waiting for a free one, takes at most about `timeout_s`. `socket_timeout` is not set: with
@@ -91,7 +96,7 @@ def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingCon
         "timeout": timeout_s,
         "socket_timeout": None,
         "socket_connect_timeout": timeout_s,
-        "retry": retry,
+        "retry": Retry(NoBackoff(), retries, (redis.ConnectionError,)),
     }
     return (
         _MasterPool(_parse_sentinel_url(url), options)

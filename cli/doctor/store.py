@@ -11,7 +11,7 @@ import redis.asyncio
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
 from fairlane.cli.embedded_store import EmbeddedStore, StoreError, valkey_binary
 from fairlane.gateway.config import GatewaySettings
-from fairlane.store import checks
+from fairlane.store import checks, urls
 from fairlane.store.checks import Fault, FaultKind
 from fairlane.store.errors import STORE_ERRORS
 
@@ -52,7 +52,7 @@ async def _look(name: str, url: str, lease_s: float) -> AsyncIterator[Finding]:
         yield _silent(name, error)
         return
     for server, key in servers:
-        async with checks.connected(server, timeout_s=TIMEOUT_S) as client:
+        async with urls.client(server, limit=1, timeout_s=TIMEOUT_S) as client:
             try:
                 inspection = await checks.inspect(client, key, checks.GATEWAY_COMMANDS)
                 skew_s, trip_s = await _skew(client)
