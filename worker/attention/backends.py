@@ -12,7 +12,7 @@ import torch
 from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.attention import cpu
 from fairlane.worker.attention import triton as triton_paged
-from fairlane.worker.attention.base import AttentionBackend, Metadata
+from fairlane.worker.attention.base import AttentionBackend
 from fairlane.worker.attention.cpu import CpuKernel
 from fairlane.worker.attention.gather import SdpaGather
 from fairlane.worker.attention.triton import TritonPaged
@@ -107,32 +107,3 @@ def _rows() -> Iterator[Row]:
     for number, (first, tokens) in enumerate(_ROWS):
         table = tuple(free.pop() for _ in range(-(-(first + tokens) // _BLOCK_SIZE)))
         yield Row(SeqId(str(number), 0), (0,) * tokens, first, table, samples=False, output_index=0)
-
-
-@torch.library.custom_op("fairlane::paged_attention", mutates_args=("kv",))
-def paged_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    kv: torch.Tensor,
-    tensors: list[torch.Tensor],
-    numbers: list[int],
-    scaling: float,
-    backend: str,
-) -> torch.Tensor:
-    """Call the named backend's `attend`, which documents the shapes."""
-    return BACKENDS[backend].attend(query, key, value, kv, Metadata(tensors, numbers), scaling)
-
-
-@paged_attention.register_fake
-def _(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    kv: torch.Tensor,
-    tensors: list[torch.Tensor],
-    numbers: list[int],
-    scaling: float,
-    backend: str,
-) -> torch.Tensor:
-    return query.new_empty(query.shape)

@@ -10,10 +10,7 @@ from fairlane.worker.kv.cache import KVCache
 
 
 class Metadata(NamedTuple):
-    """A description of one step's rows, prepared once and read by every layer.
-
-    It holds only tensors and integers, so that attention is a single opaque node to `torch.compile` and CUDA graphs.
-    """
+    """A description of one step's rows, prepared once and read by every layer."""
 
     tensors: list[torch.Tensor]
     numbers: list[int]

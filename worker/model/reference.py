@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
-from fairlane.worker.attention.backends import paged_attention
+from fairlane.worker.attention.backends import BACKENDS, REFERENCE
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.errors import ModelError
 from fairlane.worker.kv.cache import KVCache, KVShape
@@ -89,14 +89,10 @@ def _rope_types(config: "PreTrainedConfig") -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _LayerInputs:
-    """One attention module's inputs in a step.
-
-    They are attached to the module rather than looked up by layer number, so that one traced graph serves every layer.
-    """
+    """One attention module's inputs in a step, which are attached to the module."""
 
     kv: torch.Tensor  # [blocks, 2, block_size, kv_heads, head_dim]
     metadata: Metadata
-    backend: str
 
 
 class _AttentionModule(Protocol):
@@ -109,13 +105,14 @@ class _AttentionModule(Protocol):
 class TransformersModel:
     """The reference: transformers' modules. Keys and values are stored in the cache that `forward` receives."""
 
-    def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
+    backend = REFERENCE
+
+    def __init__(self, name: str, causal_lm: "PreTrainedModel") -> None:
         config = causal_lm.config
         self.name = name
         self.vocab_size = int(config.vocab_size)
         self.context_length = int(config.max_position_embeddings)
         self._model = causal_lm
-        self.backend = backend
         self._modules = _attention_modules(name, causal_lm)
         self.device: torch.device = causal_lm.device
         self.shape = KVShape(
@@ -131,7 +128,7 @@ class TransformersModel:
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         for module, kv in zip(self._modules, cache.layers, strict=True):
-            module.fairlane_layer = _LayerInputs(kv, packed.metadata, self.backend)
+            module.fairlane_layer = _LayerInputs(kv, packed.metadata)
         output = self._model(
             input_ids=packed.token_ids[None],
             position_ids=packed.positions[None],
@@ -157,7 +154,7 @@ class TransformersModel:
             self._model.set_attn_implementation(ATTENTION)
 
 
-def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backend: str = "sdpa") -> TransformersModel:
+def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> TransformersModel:
     """Load the model with our attention. Raises ModelError if it cannot be served exactly."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -175,7 +172,7 @@ def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backen
             attn_implementation=ATTENTION,
             device_map=str(place) if place.type != "cpu" else None,
         )
-    model = TransformersModel(files.name, causal_lm.eval().requires_grad_(False), backend=backend)
+    model = TransformersModel(files.name, causal_lm.eval().requires_grad_(False))
     _log.info("loaded %s in %.1f s: %s on %s", files.name, time.perf_counter() - began, model.shape.dtype, place)
     return model
 
@@ -229,14 +226,14 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Implement transformers' attention interface: return [1, tokens, heads, head_dim], and no weights."""
     layer = module.fairlane_layer
-    _refuse_unserved(others, layer)
-    states = (packed[0].transpose(0, 1) for packed in (query, key, value))
+    _refuse_unserved(others)
+    queries, keys, values = (packed[0].transpose(0, 1) for packed in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended = paged_attention(*states, layer.kv, *layer.metadata, scale, layer.backend)
+    attended = BACKENDS[REFERENCE].attend(queries, keys, values, layer.kv, layer.metadata, scale)
     return attended[None], None
 
 
-def _refuse_unserved(others: dict[str, object], layer: _LayerInputs) -> None:
+def _refuse_unserved(others: dict[str, object]) -> None:
     # Raise ModelError for an unsupported argument. `check_supported` accepts a window that is never exceeded.
     for argument in _UNSERVED.keys() & others.keys():
         if others[argument] is not None and argument != "sliding_window":

@@ -1,13 +1,12 @@
 """The reference attention against the definition of attention, over random layouts."""
 
-import dataclasses
 import random
 
 import pytest
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.attention.backends import BACKENDS, paged_attention
+from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.packing import packing_order
 from fairlane.worker.native import library
@@ -75,7 +74,7 @@ def test_every_layout_gives_exact_causal_attention(backend: str, layer: int, see
         )
 
         metadata = BACKENDS[backend].prepare(rows, cache)
-        found = paged_attention(query, key, value, cache.layers[layer], *metadata, scaling, backend)
+        found = BACKENDS[backend].attend(query, key, value, cache.layers[layer], metadata, scaling)
 
         expected = torch.cat([seq.expected(start, end, scaling) for seq, start, end in ordered])
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -86,22 +85,9 @@ def test_only_the_own_layer_and_the_own_slots_are_written() -> None:
     key = torch.ones(2, KV_HEADS, HEAD_DIM)
     metadata = BACKENDS["sdpa"].prepare([Row(SeqId("a", 0), (0, 0), 3, (2, 1), False, 0)], cache)
 
-    paged_attention(torch.ones(2, HEADS, HEAD_DIM), key, 2 * key, cache.layers[1], *metadata, 1.0, "sdpa")
+    BACKENDS["sdpa"].attend(torch.ones(2, HEADS, HEAD_DIM), key, 2 * key, cache.layers[1], metadata, 1.0)
 
     written = torch.zeros_like(cache.pool)
     written[2, 1, 0, 3] = written[1, 1, 0, 0] = 1
     written[2, 1, 1, 3] = written[1, 1, 1, 0] = 2
     assert torch.equal(written, cache.pool)
-
-
-def test_the_operator_is_sound_for_compilers() -> None:
-    cache = KVCache(dataclasses.replace(SHAPE, layers=1), blocks=4, host_slots=0, block_size=BLOCK_SIZE)
-    rows = [Row(SeqId("a", 0), (0,), 4, (2, 1), False, 0), Row(SeqId("b", 0), (0, 0), 0, (0,), False, 0)]
-    metadata = BACKENDS["sdpa"].prepare(rows, cache)
-    states = torch.randn(3, HEADS, HEAD_DIM), *torch.randn(2, 3, KV_HEADS, HEAD_DIM)
-
-    torch.library.opcheck(
-        torch.ops.fairlane.paged_attention.default,
-        (*states, cache.layers[0], *metadata, 1.0, "sdpa"),
-        test_utils=("test_schema", "test_faketensor"),
-    )
