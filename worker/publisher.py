@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial, reduce
 
+import msgspec
+
 from fairlane.scheduler.protocol.messages import Event, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
@@ -117,16 +119,9 @@ def _append(events: list[Event], event: Event) -> None:
 
 
 def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
-    return TokenDelta(
-        job_id=first.job_id,
-        epoch=first.epoch,
-        choice=first.choice,
-        first_index=first.first_index,
+    return msgspec.structs.replace(
+        first,
         token_ids=first.token_ids + second.token_ids,
         logprobs=first.logprobs + second.logprobs,
         finish_reason=second.finish_reason,
-        cached_tokens=first.cached_tokens,
-        queued_ms=first.queued_ms,
-        prefill_ms=first.prefill_ms,
-        worker_id=first.worker_id,
     )

@@ -7,16 +7,14 @@ job are therefore computed with its last part; the earlier parts only hold the j
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from itertools import accumulate
-from typing import Any
 
 import torch
 
 from fairlane.scheduler.planner.steps import SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Job, Lease
 from fairlane.worker.embedding.pooling import Mode, pool
-from fairlane.worker.engine.engine import LookAhead
+from fairlane.worker.engine.engine import LookAhead, StepRunner
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +24,8 @@ Tokens = tuple[int, ...]
 NO_TOKEN = 0
 
 
-class EmbeddingRunner:
-    """A `StepRunner` over a transformers model that returns a state for each token."""
+class EmbeddingRunner(StepRunner):
+    """Runs a transformers model that returns a state for each token."""
 
     def __init__(self, model: torch.nn.Module, mode: Mode, *, vocab_size: int, max_batch_tokens: int) -> None:
         """`max_batch_tokens` bounds one forward pass, including padding; a single input may exceed it."""
@@ -39,18 +37,11 @@ class EmbeddingRunner:
         # By job.
         self._inputs: dict[str, list[Tokens]] = {}
 
-    def prepare(self, _: Job) -> Future[Any] | None:
-        return None
-
     def register(self, lease: Lease) -> None:
         self._inputs[lease.job.job_id] = _parts(lease.job)
 
     def forget(self, job_id: str) -> None:
         self._inputs.pop(job_id, None)
-
-    def forget_tenant(self, tenant: str) -> None: ...
-
-    def wake(self) -> None: ...
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         began_s = time.perf_counter()

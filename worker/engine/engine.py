@@ -4,6 +4,7 @@ The planner decides what each step computes. A `StepRunner` computes it: ours on
 server (`worker.remote`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,19 +20,24 @@ from fairlane.scheduler.protocol.messages import Event, Job, Lease, ModelCard, O
 LookAhead = Callable[[], Sequence[Row]]
 
 
-class StepRunner(Protocol):
+class StepRunner(ABC):
     """Computes the steps. The engine's thread calls it, except for `wake`."""
 
     def prepare(self, job: Job) -> Future[Any] | None:
         """Start what has to finish before the job is registered; None if nothing has to."""
+        return None
 
+    @abstractmethod
     def register(self, lease: Lease) -> None:
         """Accept rows of this job, which continue the output that earlier holders have published."""
 
+    @abstractmethod
     def forget(self, job_id: str) -> None: ...
 
-    def forget_tenant(self, tenant: str) -> None: ...
+    def forget_tenant(self, tenant: str) -> None:
+        return
 
+    @abstractmethod
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         """Compute the plan's tokens, as far as they are available; a row that cannot be computed fails alone.
 
@@ -41,6 +47,7 @@ class StepRunner(Protocol):
 
     def wake(self) -> None:
         """Return from `run` soon, because a command is waiting. May be called from any thread."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

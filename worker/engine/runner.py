@@ -18,7 +18,7 @@ from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR, MaskBudget
 from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
-from fairlane.worker.engine.engine import LookAhead
+from fairlane.worker.engine.engine import LookAhead, StepRunner
 from fairlane.worker.engine.grammar import PATIENCE_S, Constraint, Grammars
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, find_likeliest, is_plain
 from fairlane.worker.kv.cache import KVCache
@@ -70,7 +70,7 @@ class _ChoiceState:
             self.constraint.append(token_id, was_likeliest=token_id == likeliest)
 
 
-class Runner:
+class Runner(StepRunner):
     """Executes plans on one model and one cache, and keeps the sampling state of each job."""
 
     def __init__(
@@ -131,8 +131,6 @@ class Runner:
     def forget_tenant(self, tenant: str) -> None:
         if self._grammars is not None:
             self._grammars.forget_tenant(tenant)
-
-    def wake(self) -> None: ...
 
     @torch.inference_mode()
     def run(

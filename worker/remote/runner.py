@@ -23,7 +23,7 @@ from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Paused, PositionLogprobs, Preempted, Resumed
-from fairlane.worker.engine.engine import LookAhead
+from fairlane.worker.engine.engine import LookAhead, StepRunner
 from fairlane.worker.remote.api import GenerationRequest
 from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.streams import StreamEnd, Streams, Token
@@ -79,7 +79,7 @@ class _Found:
     arrivals: list[float] = field(default_factory=list)
 
 
-class RemoteRunner:
+class RemoteRunner(StepRunner):
     """The `StepRunner` of an external engine."""
 
     def __init__(
@@ -108,8 +108,6 @@ class RemoteRunner:
         # None if the server has started something else since.
         self._since: _Since | None = None
 
-    def prepare(self, job: Job) -> None: ...
-
     def register(self, lease: Lease) -> None:
         job = lease.job
         due_ms = self._wall_clock() * 1e3 - lease.arrived_ms_ago + first_due_ms(job)
@@ -123,8 +121,6 @@ class RemoteRunner:
         while self._choices.pop(seq := SeqId(job_id, number), None) is not None:
             self._streams.stop([seq])
             number += 1
-
-    def forget_tenant(self, tenant: str) -> None: ...
 
     def wake(self) -> None:
         self._streams.wake()

@@ -8,12 +8,12 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import StepPlan, StepResult
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease
-from fairlane.worker.engine.engine import Engine, LookAhead
+from fairlane.worker.engine.engine import Engine, LookAhead, StepRunner
 
 LIMIT_S = 10.0
 
 
-class ScriptedRunner:
+class ScriptedRunner(StepRunner):
     """Token `i` of any choice is 100 + i. While `gated`, a step runs only when `allow` is called."""
 
     def __init__(self, *, gated: bool = False) -> None:
@@ -35,9 +35,6 @@ class ScriptedRunner:
         self.gated = False
         self.allow()
 
-    def prepare(self, job: Job) -> None:
-        pass
-
     def register(self, lease: Lease) -> None:
         pass
 
@@ -46,9 +43,6 @@ class ScriptedRunner:
 
     def forget_tenant(self, tenant: str) -> None:
         self.forgotten.append(tenant)
-
-    def wake(self) -> None:
-        pass
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         on_forward()
