@@ -47,16 +47,6 @@ class Availability(Protocol):
     def is_away(self) -> bool: ...
 
 
-class StoreHealth(Availability, Protocol):
-    """A store's availability, as metrics and health checks report it."""
-
-    @property
-    def is_whole(self) -> bool: ...
-
-    @property
-    def openings(self) -> int: ...
-
-
 class StoreAway(StoreUnavailable):
     """The breaker is open: the call was not sent, so it had no effect."""
 

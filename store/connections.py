@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -18,7 +18,7 @@ import redis.asyncio
 from redis.asyncio.connection import AbstractConnection
 
 from fairlane.store import urls
-from fairlane.store.circuit_breaker import Breaker, StoreAway, StoreHealth
+from fairlane.store.circuit_breaker import Breaker, StoreAway
 from fairlane.store.cluster import Cluster, ClusterRedis
 from fairlane.store.errors import StoreUnavailable
 from fairlane.store.pipeline import Pipe
@@ -32,28 +32,7 @@ TRIAL_KEY = "fl:trial"
 _TRIAL = "return redis.call('SET', KEYS[1], '', 'PX', 60000)"
 
 
-class Connections(Protocol):
-    """The clients of one store, each kind with its own time limit."""
-
-    @property
-    def short(self) -> redis.asyncio.Redis:
-        """Return the client for everything that a request waits for."""
-
-    @property
-    def patient(self) -> redis.asyncio.Redis:
-        """Return the client for operators and upkeep."""
-
-    @property
-    def breaker(self) -> StoreHealth:
-        """Return the store's availability. While it is away, calls of both shared clients fail at once."""
-
-    def reader(self) -> redis.asyncio.Redis:
-        """Open a client for one task that blocks up to BLOCK_S per call and for its heartbeat; the caller closes it."""
-
-    async def aclose(self) -> None: ...
-
-
-def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
+def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> "Connections":
     """Return the connections for any store URL; opens nothing yet.
 
     `timeout_s` bounds a call that a request waits for, `limit` is the number of connections of each client to each
@@ -69,13 +48,17 @@ class ServerConnections:
     """The `Connections` to a single server."""
 
     url: str
+    # For everything that a request waits for.
     short: "BoundedRedis"
+    # For operators and upkeep.
     patient: "BoundedRedis"
+    # While the store is away, calls of both clients fail at once.
     breaker: Breaker
     # The breaker's own client.
     trials: "BoundedRedis"
 
     def reader(self) -> "ReadingRedis":
+        """Open a client for one task that blocks up to BLOCK_S per call and for its heartbeat; the caller closes it."""
         client = _client(self.url, 2.5 * BLOCK_S, 2, ReadingRedis)
         client.reads = Pipe(partial(_connected, client), client.limit_s)
         return client
@@ -226,7 +209,7 @@ class ClusterConnections:
 
 
 class NodeBreakers:
-    """The `StoreHealth` of a Cluster: its nodes' breakers combined."""
+    """A Cluster's availability: its nodes' breakers combined."""
 
     def __init__(self, cluster: Cluster[ServerConnections]) -> None:
         self._cluster = cluster
@@ -248,6 +231,9 @@ class NodeBreakers:
 
     def _breakers(self) -> list[Breaker]:
         return [node.breaker for node in self._cluster.nodes]
+
+
+Connections = ServerConnections | ClusterConnections
 
 
 class _Reader(ClusterRedis[ServerConnections]):
