@@ -9,8 +9,10 @@ Two processes may both consider themselves elected for a moment, so elected work
 import time
 from collections.abc import Callable
 
+import redis.asyncio
+
 from fairlane.store.retry import every
-from fairlane.store.scripts import Script, ScriptClient
+from fairlane.store.scripts import Script
 
 STANDS_PER_LEASE = 3
 _STAND = Script("""
@@ -29,7 +31,7 @@ class Election:
 
     def __init__(
         self,
-        client: ScriptClient,
+        client: redis.asyncio.Redis,
         key: str,
         name: str,
         *,

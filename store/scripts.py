@@ -6,10 +6,10 @@ queries. Text before the first such line is the file's own comment.
 
 import hashlib
 import re
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import redis.exceptions
 from redis.asyncio import Redis
@@ -17,16 +17,6 @@ from redis.asyncio import Redis
 from fairlane.store.errors import StoreUnavailable
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-
-
-class ScriptClient(Protocol):
-    """The two calls that scripts need; `redis.asyncio.Redis` implements them."""
-
-    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
-        ...
-
-    def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
-        ...
 
 
 class Script:
@@ -38,7 +28,7 @@ class Script:
         self.source = source
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, client: ScriptClient, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
+    async def run(self, client: Redis, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
         try:
             return await client.evalsha(self._digest, 1, key, *args)
         except redis.exceptions.NoScriptError:  # SCRIPT LOAD may be forbidden where EVAL is not
@@ -62,7 +52,7 @@ class Scripts(dict[str, Script]):
         shared = sources.pop("shared", "")
         super().__init__({name: Script(shared + source) for name, source in sources.items()})
 
-    async def run(self, client: ScriptClient, name: str, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401
+    async def run(self, client: Redis, name: str, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401
         """Run a script and return its reply. Raise StoreUnavailable."""
         with translated(name):
             return await self[name].run(client, key, *args)

@@ -117,7 +117,8 @@ class EngineThread:
         self._calls: deque[Callable[[], None]] = deque()
         self._commands: list[Command] = []
         self._queries: list[PlannerQuery] = []
-        self._sent = self._applied = 0
+        # A report with the same `applied` reflects all of them.
+        self.commands_sent = self._applied = 0
         self._held = self._stopping = self._audited = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -130,18 +131,13 @@ class EngineThread:
         self._pipe = WakeUpPipe(self._loop, self._make_calls)
         self._thread.start()
 
-    @property
-    def commands_sent(self) -> int:
-        """Return the number of commands sent so far. A report with the same `applied` reflects all of them."""
-        return self._sent
-
     def send(self, *commands: Command) -> None:
         for command in commands:
             if isinstance(command, Lease):
                 self._reports.record_arrival(command, self._clock() * 1e3)
         with self._changed:
             self._commands.extend(commands)
-            self._sent += len(commands)
+            self.commands_sent += len(commands)
             self._changed.notify()
         self._engine.runner.wake()
 

@@ -41,15 +41,11 @@ class Publisher:
         self._most_events = most_events
         self._pending: dict[str, dict[tuple[str, int], list[Publication]]] = {}
         self._events = 0  # including those being sent
-        self._full = False
+        self.is_full = False
         self._serial = 0
         self._filled = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
-
-    @property
-    def is_full(self) -> bool:
-        return self._full
 
     def put(self, by_gateway: ByGateway) -> None:
         for gateway_id, publications in by_gateway.items():
@@ -87,9 +83,9 @@ class Publisher:
 
     def _count(self, events: int) -> None:
         self._events += events
-        if self._full != (self._events > self._most_events):
-            self._full = not self._full
-            self._on_full(self._full)
+        if self.is_full != (self._events > self._most_events):
+            self.is_full = not self.is_full
+            self._on_full(self.is_full)
 
 
 def merged(older: Publication, newer: Publication) -> Publication:

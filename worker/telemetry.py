@@ -8,7 +8,6 @@ yields more blocks while preempted costs more.
 
 import logging
 import platform
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -46,8 +45,6 @@ from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
 SERVICE = "fairlane-worker"
 VERSION = metadata.version("fairlane")
-# Number of preemptions kept.
-LATEST = 4096
 CLOSE_S = 2.0
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -83,16 +80,13 @@ class _Preemption:
 
 
 class PreemptionCosts(EngineObserver):
-    """Follows preemptions from step to step. `on_found` receives each completed one, `found` keeps the latest."""
+    """Follows preemptions from step to step. `on_found` receives each completed one."""
 
-    def __init__(
-        self, costs: CostModel, block_size: int, on_found: Callable[[PreemptionCost], None] | None = None
-    ) -> None:
+    def __init__(self, costs: CostModel, block_size: int, on_found: Callable[[PreemptionCost], None]) -> None:
         self._costs = costs
         self._block_size = block_size
         self._on_found = on_found
         self._preempted: dict[SeqId, _Preemption] = {}
-        self.found: deque[PreemptionCost] = deque(maxlen=LATEST)
 
     def lost(self, job_ids: Iterable[str]) -> None:
         self._leave(job_ids)
@@ -154,16 +148,7 @@ class PreemptionCosts(EngineObserver):
         if preempted.predicted_ms <= 0.0:
             return
         cost = PreemptionCost(preempted.mode, preempted.predicted_ms, preempted.actual_ms)
-        _log.debug(
-            "preemption of %s by %s: %.3f ms expected, %.3f ms found",
-            seq.job_id,
-            cost.mode,
-            cost.predicted_ms,
-            cost.actual_ms,
-        )
-        self.found.append(cost)
-        if self._on_found is not None:
-            self._on_found(cost)
+        self._on_found(cost)
 
     def _leave(self, job_ids: Iterable[str]) -> None:
         gone = set(job_ids)

@@ -36,7 +36,8 @@ def preempt(
     engine: Engine, costs: CostModel, requests: Sequence[Request], urgent: Sequence[Request], tenant: str = "benchmark"
 ) -> Preempted:
     """Serve all to their ends; `costs` is what the engine's planner predicts by."""
-    watch, found, number = PreemptionCosts(costs, engine.planner.pool_sizes.block_size), Preempted(), 0
+    found, number = Preempted(), 0
+    watch = PreemptionCosts(costs, engine.planner.pool_sizes.block_size, found.costs.append)
     for place, (prompt, tokens) in enumerate(requests):
         engine.add(greedy_lease(place, prompt, tokens, tenant=tenant), 0.0)
     waiting = [_urgent(greedy_lease(len(requests) + place, *one, tenant=tenant)) for place, one in enumerate(urgent)]
@@ -48,7 +49,6 @@ def preempt(
         watch.stepped(report)
         for one in report.outcome.produced:
             found.outputs[one.seq.job_id].append(one.token_id)
-    found.costs = [*watch.found]
     return found
 
 

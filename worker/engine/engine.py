@@ -5,7 +5,7 @@ server (`worker.remote`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -116,12 +116,13 @@ class Engine:
         self.runner = runner
         # Called from any thread when a job that had to be prepared can run.
         self.on_ready: Callable[[], None] = lambda: None
-        self._epochs: dict[str, int] = {}
+        # By job in hand.
+        self.epochs: dict[str, int] = {}
         self._preparing: dict[str, _Preparing] = {}
 
     def add(self, lease: Lease, now_ms: float) -> None:
         """Start a job, whose tokens later steps return. A job that has to be prepared waits without delaying others."""
-        self._epochs[lease.job.job_id] = lease.epoch
+        self.epochs[lease.job.job_id] = lease.epoch
         ready = self.runner.prepare(lease.job)
         if ready is None or ready.done():
             self._start(lease, now_ms)
@@ -163,10 +164,6 @@ class Engine:
         self._forget(job_id)
 
     @property
-    def epochs(self) -> Mapping[str, int]:
-        return self._epochs
-
-    @property
     def has_work(self) -> bool:
         return self.planner.has_work or any(waiting.ready.done() for waiting in self._preparing.values())
 
@@ -177,7 +174,7 @@ class Engine:
         plan = self.planner.plan(now_ms)
         result = self.runner.run(plan, on_forward, self.planner.look_ahead)
         outcome = self.planner.apply(result, now_ms + result.copy_ms + result.run_ms)
-        epochs = self._epochs
+        epochs = self.epochs
         report = StepReport(plan, result, outcome, tuple([epochs[one.seq.job_id] for one in outcome.produced]))
         if outcome.ended:
             self._forget(*(ended.job_id for ended in outcome.ended))
@@ -185,7 +182,7 @@ class Engine:
 
     def _forget(self, *job_ids: str) -> None:
         for job_id in job_ids:
-            self._epochs.pop(job_id, None)
+            self.epochs.pop(job_id, None)
             self.runner.forget(job_id)
 
 

@@ -80,7 +80,7 @@ class Runner(StepRunner):
         needed for jobs that have one."""
         self._model = model
         self._grammars = grammars
-        self._cache = cache
+        self.cache = cache
         self._transfer = transfer_for(cache)
         self._reads_beyond = BACKENDS[model.backend].reads_beyond
         self._packer = Packer(cache, model.backend)
@@ -89,10 +89,6 @@ class Runner(StepRunner):
         self._choices: dict[SeqId, _ChoiceState] = {}
         # Each job's grammar from `prepare` to `register`, held here since the cache may evict it meanwhile.
         self._compiled: dict[str, Future[LLMatcher]] = {}
-
-    @property
-    def cache(self) -> KVCache:
-        return self._cache
 
     def prepare(self, job: Job) -> Future[LLMatcher] | None:
         """Start to compile the job's grammar; None if it has none. Raises RunnerError if this runner supports no
@@ -177,8 +173,8 @@ class Runner(StepRunner):
             return self._compute_together(rows, on_forward, look_ahead)
         except (RuntimeError, IndexError) as error:  # torch's errors, including out of memory
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
-            if self._cache.device.type == "cuda":
-                torch.cuda.synchronize(self._cache.device)  # raises if the GPU is lost, which is no request's fault
+            if self.cache.device.type == "cuda":
+                torch.cuda.synchronize(self.cache.device)  # raises if the GPU is lost, which is no request's fault
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
@@ -188,17 +184,17 @@ class Runner(StepRunner):
 
     def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
         if self._reads_beyond:
-            self._cache.clear_entered(rows)
+            self.cache.clear_entered(rows)
         packed = self._packer.pack(rows)
         sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
         self._begin_masks(choices)
         if self._looks_ahead:  # start the GPU first: a woken thread may hold the interpreter lock for milliseconds
-            output = self._model.forward(packed, self._cache)
+            output = self._model.forward(packed, self.cache)
             self._packer.pack_ahead(look_ahead())
             on_forward()
         else:
             on_forward()
-            output = self._model.forward(packed, self._cache)
+            output = self._model.forward(packed, self.cache)
         known = output.likeliest or find_likeliest(output.logits)
         likeliest = known.tokens.tolist()
         late = self._check_grammars(choices, likeliest)

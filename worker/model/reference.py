@@ -112,7 +112,7 @@ class TransformersModel:
         self.name = name
         self.vocab_size = int(config.vocab_size)
         self.context_length = int(config.max_position_embeddings)
-        self._model = causal_lm
+        self.causal_lm = causal_lm
         self._modules = _attention_modules(name, causal_lm)
         self.device: torch.device = causal_lm.device
         self.shape = KVShape(
@@ -122,14 +122,10 @@ class TransformersModel:
             dtype=causal_lm.dtype,
         )
 
-    @property
-    def causal_lm(self) -> "PreTrainedModel":
-        return self._model
-
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         for module, kv in zip(self._modules, cache.layers, strict=True):
             module.fairlane_layer = _LayerInputs(kv, packed.metadata)
-        output = self._model(
+        output = self.causal_lm(
             input_ids=packed.token_ids[None],
             position_ids=packed.positions[None],
             use_cache=False,
@@ -141,17 +137,19 @@ class TransformersModel:
         """Return the last token's logits by transformers' own attention, without any cache: [vocabulary]."""
         with self._own_attention():
             ids = torch.tensor([token_ids], device=self.device)
-            output = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1)
+            output = self.causal_lm(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1
+            )
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
     @contextmanager
     def _own_attention(self) -> Iterator[None]:
-        self._model.set_attn_implementation("eager")
+        self.causal_lm.set_attn_implementation("eager")
         try:
             yield
         finally:
-            self._model.set_attn_implementation(ATTENTION)
+            self.causal_lm.set_attn_implementation(ATTENTION)
 
 
 def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> TransformersModel:

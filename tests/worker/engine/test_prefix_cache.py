@@ -70,7 +70,7 @@ def poison(tiny: TransformersModel) -> Iterator[TransformersModel]:
     def spoil(_: object, args: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
         return out.masked_fill((args[0] == 96)[..., None], float("nan"))
 
-    hook = tiny._model.get_input_embeddings().register_forward_hook(spoil)
+    hook = tiny.causal_lm.get_input_embeddings().register_forward_hook(spoil)
     yield tiny
     hook.remove()
 

@@ -149,7 +149,7 @@ def test_an_unknown_token_fails_its_row_alone(tiny: TransformersModel, token: in
 @pytest.fixture
 def poisoned(tiny: TransformersModel) -> "torch.utils.hooks.RemovableHandle":
     """Token 96 becomes NaN in the model's very first layer."""
-    embedding = tiny._model.get_input_embeddings()
+    embedding = tiny.causal_lm.get_input_embeddings()
 
     def poison(_: object, args: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
         return out.masked_fill((args[0] == 96)[..., None], float("nan"))
@@ -182,7 +182,7 @@ def test_a_row_that_breaks_the_whole_step_fails_alone(tiny: TransformersModel) -
         if (args[0] == 77).any():
             raise RuntimeError("out of memory")
 
-    hook = tiny._model.get_input_embeddings().register_forward_pre_hook(refuse)
+    hook = tiny.causal_lm.get_input_embeddings().register_forward_pre_hook(refuse)
     hand = Hand(tiny)
     bad, good = hand.start(lease("bad", [77])), hand.start(lease("good", PROMPTS[1]))
 
@@ -239,7 +239,7 @@ def test_times_are_reported(tiny: TransformersModel) -> None:
 
 
 def test_half_precision_runs_too(tiny: TransformersModel) -> None:
-    config = tiny._model.config
+    config = tiny.causal_lm.config
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)

@@ -86,8 +86,8 @@ def test_a_gguf_file_becomes_safetensors_that_run(unpacked: ModelFiles) -> None:
 
 
 def test_bfloat16_and_float32_run_the_same_weights(unpacked: ModelFiles) -> None:
-    wide = load(unpacked, dtype="float32", device="cpu")._model.state_dict()
-    narrow = load(unpacked, dtype="bfloat16", device="cpu")._model.state_dict()
+    wide = load(unpacked, dtype="float32", device="cpu").causal_lm.state_dict()
+    narrow = load(unpacked, dtype="bfloat16", device="cpu").causal_lm.state_dict()
 
     assert all(torch.equal(wide[name], narrow[name].float()) for name in wide)
 
