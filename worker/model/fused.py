@@ -10,10 +10,10 @@ These operators of torch are private, made for its own compiler, so they are tri
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
 from torch.nn.functional import embedding, linear, rms_norm, silu
@@ -25,6 +25,9 @@ from fairlane.worker.model.interface import Output, Packed, Rotary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    # The most general of the FAMILY.
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3DecoderLayer, Qwen3RMSNorm
 
 # [rows, inputs] to [rows, outputs].
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -182,47 +185,6 @@ def _feed_forward(layer: FusedLayer[Linear], hidden: torch.Tensor) -> torch.Tens
     return layer.down(silu(gate).mul_(up)).add_(hidden)
 
 
-class _Module(Protocol):
-    def named_children(self) -> Iterable[tuple[str, torch.nn.Module]]: ...
-
-
-class _Norm(Protocol):
-    weight: torch.Tensor
-    variance_epsilon: float
-
-
-class _Attention(_Module, Protocol):
-    q_proj: torch.nn.Linear
-    k_proj: torch.nn.Linear
-    v_proj: torch.nn.Linear
-    o_proj: torch.nn.Linear
-    q_norm: _Norm
-    k_norm: _Norm
-    scaling: float
-
-
-class _Mlp(_Module, Protocol):
-    gate_proj: torch.nn.Linear
-    up_proj: torch.nn.Linear
-    down_proj: torch.nn.Linear
-
-
-class _DecoderLayer(_Module, Protocol):
-    def to(self, *, device: str) -> object: ...
-
-    self_attn: _Attention
-    mlp: _Mlp
-    input_layernorm: _Norm
-    post_attention_layernorm: _Norm
-
-
-class _Decoder(_Module, Protocol):
-    embed_tokens: torch.nn.Embedding
-    layers: Iterable[_DecoderLayer]
-    norm: _Norm
-    rotary_emb: Rotary
-
-
 class NotLlamaError(Exception):
     """The model is not of the supported Llama family; the message gives the reason."""
 
@@ -236,7 +198,7 @@ class RawWeights:
             raise NotLlamaError(f"model type {config.model_type} is not of the Llama family")
         if config.hidden_act != "silu":
             raise NotLlamaError(f"activation {config.hidden_act} is not silu")
-        self._decoder = cast(_Decoder, causal_lm.model)
+        self._decoder = causal_lm.model
         _check_children(self._decoder, _MODEL)
         self._release = release
         self.embedding: torch.Tensor = self._decoder.embed_tokens.weight
@@ -291,12 +253,12 @@ def _own_norm(norm: Norm) -> Norm:
     return Norm(_own(norm.weight), norm.epsilon)
 
 
-def _check_children(module: _Module, known: set[str]) -> None:
+def _check_children(module: torch.nn.Module, known: set[str]) -> None:
     if others := {name for name, _ in module.named_children()} - known:
         raise NotLlamaError(f"{type(module).__name__} holds an unknown {', '.join(sorted(others))}")
 
 
-def _layer(layer: _DecoderLayer) -> FusedLayer[Projection]:
+def _layer(layer: "Qwen3DecoderLayer") -> FusedLayer[Projection]:
     attention, mlp = layer.self_attn, layer.mlp
     _check_children(layer, _LAYER)
     _check_children(attention, _ATTENTION)
@@ -313,11 +275,11 @@ def _layer(layer: _DecoderLayer) -> FusedLayer[Projection]:
     )
 
 
-def _norm(module: _Norm) -> Norm:
+def _norm(module: "Qwen3RMSNorm") -> Norm:
     return Norm(module.weight, float(module.variance_epsilon))
 
 
-def _head_norm(attention: _Attention) -> Norm:
+def _head_norm(attention: "Qwen3Attention") -> Norm:
     lines = [
         norm.weight.expand(projection.out_features // len(norm.weight), -1)
         for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
