@@ -30,20 +30,7 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     card, grammars = _with_grammars(model_card(files, draws=section.generation_config), section)
     with ThreadPoolExecutor(1) as aside:  # hashing the weights overlaps with loading them
         weights = aside.submit(weights_digest, files.directory)
-        engine, precision = build_engine(
-            files,
-            lanes=settings.lanes.lanes(),
-            costs=costs,
-            kv_bytes=section.kv_memory,
-            host_kv_bytes=section.host_kv_memory,
-            block_size=section.block_size,
-            max_sequences=section.max_sequences,
-            max_step_tokens=section.max_step_tokens,
-            prefix_share=section.prefix_share if section.prefix_cache else None,
-            dtype=section.dtype,
-            device=section.device,
-            grammars=grammars,
-        )
+        engine, precision = build_engine(files, section, settings.lanes.lanes(), costs, grammars)
         with reading(files.name):
             card = msgspec.structs.replace(card, fingerprint=fingerprint(weights.result(), precision))
     return OpenedEngine(engine, card, costs, section.max_step_tokens)

@@ -15,6 +15,7 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan, features
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
+from fairlane.worker.config import WorkerSection
 from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.engine.runner import Runner
@@ -49,50 +50,39 @@ _log = logging.getLogger(__name__)
 
 def build_engine(
     files: ModelFiles,
-    *,
+    section: WorkerSection,
     lanes: Mapping[LaneName, Lane],
-    costs: CostModel | None = None,
-    kv_bytes: int | None = None,
-    host_kv_bytes: int | None = None,
-    block_size: int = 16,
-    max_sequences: int = 64,
-    max_step_tokens: int = 512,
-    prefix_share: float | None = None,
-    dtype: str = "auto",
-    device: str = "auto",
-    grammars: Grammars | None = None,
+    costs: CostModel,
+    grammars: Grammars | None,
 ) -> tuple[Engine, str]:
     """Load, verify and measure a model; return its engine and its precision.
 
-    `costs` learns from the engine's steps. Without a `prefix_share` there is no prefix cache. Raises ModelError or
-    KVMemoryError, each with a one-line message.
+    `costs` learns from the engine's steps. Raises ModelError or KVMemoryError, each with a one-line message.
     """
-    model = load_fastest(files, dtype=dtype, device=device)
-    cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
-    costs = costs or CostModel()
+    model = load_fastest(files, dtype=section.dtype, device=section.device)
+    cache = _make_cache(model, section)
+    max_sequences, max_step_tokens = section.max_sequences, section.max_step_tokens
     planner = planner_for(
         cache,
         costs,
         lanes=lanes,
         max_sequences=max_sequences,
         max_step_tokens=max_step_tokens,
-        prefix_share=prefix_share,
+        prefix_share=section.prefix_share if section.prefix_cache else None,
     )
     runner = Runner(with_graphs(model, cache, max_sequences), cache, grammars=grammars)
     calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=max_step_tokens)
     return Engine(planner, runner), precision(model)
 
 
-def make_cache(
-    model: Model, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
-) -> KVCache:
-    """Allocate both pools, of the given sizes or as large as fits. Raises KVMemoryError."""
+def _make_cache(model: Model, section: WorkerSection) -> KVCache:
+    block_size = section.block_size
     sizes = size_pools(
         model.shape.block_bytes(block_size),
         device=model.device,
-        kv_bytes=kv_bytes,
-        host_bytes=host_kv_bytes,
-        most_blocks=max_sequences * -(-model.context_length // block_size),
+        kv_bytes=section.kv_memory,
+        host_bytes=section.host_kv_memory,
+        most_blocks=section.max_sequences * -(-model.context_length // block_size),
     )
     _log.info("KV cache: %d blocks of %d tokens, %d host slots", sizes.blocks, block_size, sizes.host_slots)
     return KVCache(
