@@ -19,7 +19,6 @@ class JobAccount:
     def __init__(self) -> None:
         self.gpu_ms = 0.0
         self.block_ms = 0.0
-        # By choice.
         self._held: dict[int, BlockHold] = {}
 
     def set_blocks(self, choice: int, blocks: int, now_ms: float) -> None:

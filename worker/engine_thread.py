@@ -113,7 +113,6 @@ class EngineThread:
         accounts = StepAccounts(engine.planner.pool_sizes.block_size) if measured else None
         self._reports = ReportBuilder(worker_id, accounts)
         self._unread: list[Report] = []
-        # To run on the loop, in order.
         self._calls: deque[Callable[[], None]] = deque()
         self._commands: list[Command] = []
         self._queries: list[PlannerQuery] = []

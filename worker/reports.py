@@ -17,7 +17,6 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import StepReport
 
-# Publications by gateway.
 ByGateway = Mapping[str, Sequence[Publication]]
 
 
@@ -59,9 +58,7 @@ class Report:
     The engine's thread creates it; `ReportBuilder` sets the publications, `tokens` and `begun`.
     """
 
-    # Commands applied since the start.
     applied: int
-    # Number of jobs in hand.
     jobs: int
     capacity: Capacity
     load: WorkerLoad

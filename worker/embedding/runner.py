@@ -34,7 +34,6 @@ class EmbeddingRunner(StepRunner):
         self._vocab_size = vocab_size
         self._max_batch_tokens = max_batch_tokens
         self._device = next(model.parameters()).device
-        # By job.
         self._inputs: dict[str, list[Tokens]] = {}
 
     def register(self, lease: Lease) -> None:

@@ -200,9 +200,7 @@ class OpenedEngine:
 
     engine: Engine
     card: ModelCard
-    # Learns from the engine's steps.
     costs: CostModel
-    # Maximum number of tokens computed in one step.
     max_step_tokens: int
     # The external server, if the engine uses one.
     remote: RemotePart | None = None

@@ -35,7 +35,6 @@ TRUSTED_AFTER = 4
 # Time that a step waits for masks. Rows whose masks take longer skip the step.
 PATIENCE_S = 0.02
 _COMPILERS = 2
-# Maximum number of threads.
 _MASKERS = 8
 _SLOW_MASKERS = 2
 LIMITS = LLParserLimits(**PARSER_LIMITS)

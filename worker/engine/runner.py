@@ -43,11 +43,9 @@ def _nothing() -> None: ...
 class _ChoiceState:
     number: int
     sampling: Sampling
-    # Number of output tokens so far.
     produced: int
     # None if it always takes the likeliest token.
     history: TokenHistory | None
-    # None without a grammar.
     constraint: Constraint | None
     # It takes the likeliest token, unless its grammar refuses that.
     is_plain: bool
@@ -270,7 +268,6 @@ class _Found:
     tokens: dict[SeqId, int] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
     logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)
-    # Rows whose masks were not filled in time.
     late: set[SeqId] = field(default_factory=set)
 
     def add(self, other: "_Found") -> None:

@@ -75,7 +75,6 @@ class TokenHistory:
     def __init__(self, prompt: Sequence[int], generated: Iterable[int] = ()) -> None:
         self._prompt = prompt
         self._generated = [*generated]
-        # The counts that were built so far.
         self._asked_for: list[TokenCounts] = []
 
     @property
@@ -108,7 +107,6 @@ class TokenDraw(NamedTuple):
     choice: int
     output_index: int
     history: TokenHistory
-    # The tokens that the grammar allows.
     mask: Mask | None = None
 
 
@@ -238,7 +236,6 @@ def _unpacked(bits: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor
 
 
 def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    # Add OpenAI's `logit_bias` in place.
     if draws:
         biases = {row: draw.sampling.logit_bias for row, draw in draws.items()}
         tokens = {row: np.array([token for token, _ in pairs], np.int64) for row, pairs in biases.items()}

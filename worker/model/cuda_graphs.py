@@ -20,7 +20,6 @@ from fairlane.worker.model.interface import Model, Output, Packed
 
 # Computes from the current contents of its input tensors; returns the same tensors each time.
 Replay = Callable[[], Output]
-# Captures a computation as a graph.
 Capture = Callable[[Replay], Replay]
 
 _SMALLEST = (1, 2, 4)

@@ -18,7 +18,6 @@ class GenerationRequest:
     request_id: str
     # The prompt, and the output so far.
     token_ids: Sequence[int]
-    # Maximum number of new tokens.
     max_tokens: int
     # With this run's own `min_tokens` and `seed`.
     sampling: Sampling
@@ -57,12 +56,10 @@ class Facts(NamedTuple):
     """A server's description of itself."""
 
     version: str
-    # Name of the model at the server.
     model: str
     # Origin of the model, a directory or a hub id; empty if the server does not report it.
     root: str
     context_length: int | None
-    # Tokens per KV block.
     block_size: int
     # 0 if not reported; they are then assumed to suffice.
     blocks: int

@@ -199,7 +199,10 @@ def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
 
 
 def _piece(data: bytes, most: int) -> Piece:
-    chunk = read(data)
+    try:
+        chunk = read(data)
+    except Refused:  # vLLM reports its own faults with status 400 too
+        raise EngineUnavailable("the engine failed in mid-stream") from None
     if not chunk.choices:
         return Piece(counted=chunk.counted, cached_tokens=chunk.cached_tokens)
     choice = chunk.choices[0]
