@@ -7,11 +7,10 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable, Mapping
+from contextlib import aclosing, closing
 from functools import partial
 
-import redis.asyncio
 import uvloop
 from prometheus_client import make_wsgi_app, start_http_server
 
@@ -61,7 +60,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
     traces = open_traces(environ, worker_id=about.worker_id, model=opened.card.model)
     metrics = Metrics(about, engine=settings.worker.engine)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
-    async with _connected(settings.store_url, timeout_s) as client:
+    async with aclosing(cluster.client(settings.store_url, limit=CONNECTIONS, timeout_s=timeout_s)) as client:
         server = WorkerServer(
             worker_id=about.worker_id,
             engine=EngineThread(opened.engine, about.worker_id, measured=opened.remote is None),
@@ -153,15 +152,6 @@ def _observers(
         server.set_app(report.mounted_on(make_wsgi_app(metrics.registry)))
         observers.append(report)
     return observers
-
-
-@asynccontextmanager
-async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
-    client = cluster.client(url, limit=CONNECTIONS, timeout_s=timeout_s)
-    try:
-        yield client
-    finally:
-        await client.aclose()
 
 
 def _handle_signals(server: WorkerServer) -> None:
