@@ -103,7 +103,7 @@ def _from_nothing(choices: int) -> Resumption:
     return Resumption(published=0, ended=0, going=choices, longest=0)
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request for a reservation. Raises ValueError for an invalid figure or id."""
 
     reservation_id: str
@@ -167,7 +167,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return self.resumption or _from_nothing(self.n * len(self.prompts))
 
 
-class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tokens held until the reservation is settled."""
 
     # Output tokens per choice that are held now.

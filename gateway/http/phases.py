@@ -21,6 +21,8 @@ An illegal move raises `IllegalMove` and changes nothing."""
 from collections.abc import Mapping
 from enum import StrEnum
 
+import msgspec
+
 
 class Phase(StrEnum):
     """Phase of a connection's input."""
@@ -62,29 +64,21 @@ class IllegalMove(RuntimeError):
     """A connection's phase does not allow the move."""
 
 
-class Input:
+class Input(msgspec.Struct, gc=False):
     """The phase of one connection's input, and its counts since the last complete request."""
 
-    __slots__ = (
-        "ahead_bytes",
-        "body_bytes",
-        "discarded_bytes",
-        "late_bytes",
-        "late_chunks",
-        "phase",
-        "received_bytes",
-    )
-
-    def __init__(self) -> None:
-        self.phase = SILENT
-        self.discarded_bytes = 0
-        # Bytes of the next head that arrived with the end of the last request: an upper bound.
-        self.ahead_bytes = 0
-        self.begin_next()
+    phase: Phase = SILENT
+    received_bytes: int = 0
+    body_bytes: int = 0
+    # Of the body, in LATE_BODY.
+    late_bytes: int = 0
+    late_chunks: int = 0
+    # Bytes of the next head that arrived with the end of the last request: an upper bound.
+    ahead_bytes: int = 0
+    discarded_bytes: int = 0
 
     def begin_next(self) -> None:
         self.received_bytes = self.body_bytes = 0
-        # Of the body, in LATE_BODY.
         self.late_bytes = self.late_chunks = 0
 
     @property

@@ -69,7 +69,7 @@ def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
     return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An admitted request. As a context it withdraws jobs that were never enqueued."""
 
     request: GenerationRequest

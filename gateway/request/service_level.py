@@ -32,7 +32,7 @@ _TIERS: Mapping[str, LaneName] = {
 _GRANTED: Mapping[LaneName, str] = {LaneName.LATENCY: "priority", LaneName.THROUGHPUT: "flex"}
 
 
-class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
+class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The terms of one request. Durations count from its arrival."""
 
     lane: Lane

@@ -36,7 +36,7 @@ NO_WORKER_RETRY_MS = 5_000.0
 RefusalCode = Literal["deadline_unattainable", "no_worker", "exceeds_kv"]
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """The request may be queued."""
 
     guaranteed: bool

@@ -130,7 +130,7 @@ MAX_TENANTS = 10_000
 COUNTED_EVERY = 8
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request as admission sees it. Times are milliseconds from its arrival."""
 
     lane: LaneName
@@ -155,7 +155,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.deadline_ms is not None or self.ttft_ms is not None
 
 
-class _Open(msgspec.Struct):
+class _Open(msgspec.Struct, gc=False):
     request: Request
     guaranteed: bool
     arrived_ms: float

@@ -43,7 +43,7 @@ PreemptionMode = Literal["keep"] | YieldMode
 ScarceResource = Literal["blocks", "slots", "tokens", "pace"]
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Sampling parameters. The defaults sample from the model's own distribution."""
 
     temperature: float = 1.0
@@ -65,7 +65,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One prompt for a worker. It is leased and returned as a whole, and prefilled once for `n` choices."""
 
     job_id: str

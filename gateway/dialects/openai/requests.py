@@ -40,7 +40,7 @@ _SAME_FIELDS = frozenset(
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The common part of all requests for generation."""
 
     model: str
