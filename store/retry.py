@@ -23,9 +23,8 @@ class StoreLink:
     The store counts as away from the first failed call until every kind of call that failed has succeeded again.
     """
 
-    def __init__(self, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._clock = clock
         self._failing: set[str] = set()
         self._away_since = 0.0
         self._jitter = random.Random()
@@ -49,7 +48,7 @@ class StoreLink:
 
     def failed(self, what: str, error: BaseException) -> None:
         if not self._failing:
-            self._away_since = self._clock()
+            self._away_since = time.monotonic()
             log.warning("the store fails at %s (%s): calls are retried until it answers", what, type(error).__name__)
         self._failing.add(what)
 
@@ -58,7 +57,7 @@ class StoreLink:
             return
         self._failing.discard(what)
         if not self._failing:
-            log.warning("the store answers again after %.1f s", self._clock() - self._away_since)
+            log.warning("the store answers again after %.1f s", time.monotonic() - self._away_since)
             self.returned.set()
 
 

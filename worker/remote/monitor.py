@@ -6,6 +6,7 @@ serve something else.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 
 from fairlane.worker.errors import EngineError
@@ -31,14 +32,12 @@ class ServerMonitor:
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
         stall_s: float,
-        clock: Callable[[], float],
     ) -> None:
         """`facts` are those that the server must keep; None disables their check. `spawn` starts a task."""
         self._api = api
         self._facts = facts
         self._spawn = spawn
         self._stall_s = stall_s
-        self._clock = clock
         self.is_up = True
         # Arrival of the last tokens of any stream.
         self.last_piece_s = 0.0
@@ -58,13 +57,13 @@ class ServerMonitor:
             self._checking = self._spawn(self._check_until_up(is_stalled=is_stalled))
 
     async def _check_until_up(self, *, is_stalled: bool) -> None:
-        since_s, is_reported = self._clock(), is_stalled
+        since_s, is_reported = time.monotonic(), is_stalled
         if is_stalled:  # whatever its health check returns, other workers get its jobs first
             log.warning("the engine has stalled")
             self.on_presence(False)
             await asyncio.sleep(self._stall_s)
         while not await self._is_unchanged():
-            if not is_reported and self._clock() - since_s >= GONE_S:
+            if not is_reported and time.monotonic() - since_s >= GONE_S:
                 log.warning("the engine has gone")
                 is_reported = True
                 self.on_presence(False)
@@ -78,7 +77,7 @@ class ServerMonitor:
         # Check a quiet server: a restart while no request was open breaks no stream.
         while True:
             await asyncio.sleep(WATCH_S)
-            is_quiet = self._clock() - self.last_piece_s >= WATCH_S
+            is_quiet = time.monotonic() - self.last_piece_s >= WATCH_S
             if self.is_up and is_quiet and not await self._is_unchanged():
                 self.check()
 

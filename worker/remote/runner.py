@@ -90,8 +90,6 @@ class RemoteRunner(StepRunner):
         *,
         max_sequences: int,
         resumes_grammars: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`name` identifies this worker's process in request ids. `max_sequences` bounds the open streams.
         `resumes_grammars` is as in the server's `Facts`."""
@@ -100,8 +98,6 @@ class RemoteRunner(StepRunner):
         self._name = name
         self._max_sequences = max_sequences
         self._resumes_grammars = resumes_grammars
-        self._clock = clock
-        self._wall_clock = wall_clock
         # Key of the cache salts, so that no one else can guess one and probe a tenant's cached KV.
         self._secret = secrets.token_bytes(32)
         self._choices: dict[SeqId, _Choice] = {}
@@ -110,7 +106,7 @@ class RemoteRunner(StepRunner):
 
     def register(self, lease: Lease) -> None:
         job = lease.job
-        due_ms = self._wall_clock() * 1e3 - lease.arrived_ms_ago + first_due_ms(job)
+        due_ms = time.time() * 1e3 - lease.arrived_ms_ago + first_due_ms(job)
         salt = self._salt(job)
         for number in range(job.n):
             generated = lease.generated[number] if number < len(lease.generated) else ()
@@ -169,7 +165,7 @@ class RemoteRunner(StepRunner):
         choice = self._choices[row.seq]
         if self._streams.opened_s(row.seq) is not None:
             return False
-        if not self._streams.is_up or self._clock() < choice.not_before_s:
+        if not self._streams.is_up or time.monotonic() < choice.not_before_s:
             return False
         choice.runs += 1
         self._streams.open(row.seq, self._ask(choice))
@@ -212,7 +208,7 @@ class RemoteRunner(StepRunner):
             found.failed[row.seq] = reason
         elif end is StreamEnd.BROKEN:
             choice.broken += 1
-            choice.not_before_s = self._clock() + RETRY_S * 2 ** (choice.broken - 1)
+            choice.not_before_s = time.monotonic() + RETRY_S * 2 ** (choice.broken - 1)
             if choice.broken >= MOST_TRIES:
                 found.failed[row.seq] = FAILED
 

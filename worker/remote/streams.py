@@ -92,19 +92,17 @@ class Streams:
         *,
         facts: Facts | None = None,
         lease_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence within a
         stream."""
         self._api = api
         self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)
         self._vocab_size = vocab_size
-        self._clock = clock
         self._streams: dict[SeqId, _Stream] = {}
         self._arrived = threading.Condition()
         self._woken = False
         self._is_closed = False
-        self._monitor = ServerMonitor(api, facts, self._spawn, stall_s=self._stall_s, clock=clock)
+        self._monitor = ServerMonitor(api, facts, self._spawn, stall_s=self._stall_s)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine requests", daemon=True)
@@ -129,7 +127,7 @@ class Streams:
 
     def open(self, seq: SeqId, request: GenerationRequest) -> None:
         """Request a choice's next tokens; its previous stream must have ended."""
-        now_s = self._clock()
+        now_s = time.monotonic()
         stream = _Stream(request, opened_s=now_s, last_piece_s=now_s)
         with self._arrived:
             self._streams[seq] = stream
@@ -264,7 +262,7 @@ class Streams:
             raise ProtocolViolation("log-probabilities are missing")
 
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
-        now_s, sampling, is_complete = self._clock(), stream.request.sampling, False
+        now_s, sampling, is_complete = time.monotonic(), stream.request.sampling, False
         self._monitor.last_piece_s = stream.last_piece_s = now_s
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):

@@ -108,11 +108,10 @@ def begun_of(extra: Mapping[str, object] | None) -> int:
 class LanePolicy:
     """The current order, and the tenants' counters that it depends on. `costs` is trained elsewhere."""
 
-    def __init__(self, lanes: Mapping[LaneName, Lane], costs: CostModel, window: float = STEP_WINDOW) -> None:
+    def __init__(self, lanes: Mapping[LaneName, Lane], costs: CostModel) -> None:
         self.lanes = lanes
         self._costs = costs
-        self._window = window
-        self.counters = {name: Counters(window) for name in lanes}
+        self.counters = {name: Counters(STEP_WINDOW) for name in lanes}
         # Tenants with waiting or running requests, at the last `begin`.
         self._here: dict[LaneName, set[str]] = {name: set() for name in lanes}
         # The smallest counter among waiting tenants; infinity without any.
@@ -134,11 +133,11 @@ class LanePolicy:
                 tenants[claim.lane.name].add(claim.tenant)
         for name in self.lanes:
             if not (waits[name] or runs[name]):  # an idle lane forgets its history
-                self.counters[name] = Counters(self._window)
+                self.counters[name] = Counters(STEP_WINDOW)
             self._least[name] = min(map(self.counters[name].value, waits[name]), default=math.inf)
             self._here[name] = waits[name] | runs[name]
             self.counters[name].forget_idle(self._here[name])
-            self._ends[name] = self._least[name] + self.lanes[name].window(self._window, self._token_ms)
+            self._ends[name] = self._least[name] + self.lanes[name].window(STEP_WINDOW, self._token_ms)
 
     def arrive(self, claim: Claim) -> None:
         """Record an arrival. A new tenant starts at the counter of the least served tenant present."""
