@@ -70,5 +70,5 @@ TestQueueBesideAList = QueueBesideAList.TestCase
 def test_removing_what_does_not_wait_is_refused() -> None:
     queue: RankedQueue[Waiting] = RankedQueue(lambda one: (one.urgency,))
 
-    with pytest.raises(ValueError, match="does not wait here"):
+    with pytest.raises(ValueError, match="not in the queue"):
         queue.remove_request(Waiting(0))
