@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fairlane.gateway.http.body_budget import BodyBudget
-from fairlane.gateway.http.connections import ConnectionLimiter, Heads, Origin
+from fairlane.gateway.http.connections import ConnectionLimiter, Heads, Place
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.flow import Flow, Patience
@@ -48,7 +48,9 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.url = b""  # uvicorn has none before the first request
         self.flow: Flow
-        self._origin: Origin
+        self._place: Place | None = None
+        # The peer is a trusted proxy.
+        self._is_proxied = False
         self._input = Input()
         self._deadline: asyncio.TimerHandle | None = None
         # Runs while the client does not read its response.
@@ -60,8 +62,10 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
         self.flow = Flow(transport)
-        self._origin = Origin(self, self.client[0] if self.client else "", self.limiter, self.proxies)
-        if self._origin.place is None:
+        peer = self.client[0] if self.client else ""
+        self._is_proxied = peer in self.proxies
+        self._place = self.limiter.enter(self, None if self._is_proxied else peer)
+        if self._place is None:
             self._input.move(DISCARDED)
             transport.abort()
         else:
@@ -72,7 +76,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._expect_nothing()
         self.turns.leave(self)
         self._stop_watching()
-        self._origin.leave()
+        if self._place is not None:
+            self._place.leave()
+            self._place = None
         self.heads.release(self)
         self.bodies.freed(FREED_BYTES + self._input.received_bytes)
         for cycle in self._cycles:

@@ -85,7 +85,7 @@ class HttpConnection(Protocol):
 class Place:
     """One connection's place, held until it is closed."""
 
-    __slots__ = ("_limiter", "connection", "holder", "is_spare", "is_stranger")
+    __slots__ = ("_limiter", "connection", "holder", "is_spare", "is_stranger", "peer")
 
     def __init__(self, limiter: "ConnectionLimiter", connection: HttpConnection) -> None:
         self._limiter = limiter
@@ -95,6 +95,8 @@ class Place:
         self.is_stranger = False
         # Accepted when the port was full, for health probes.
         self.is_spare = False
+        # The connection's own address, if a trusted proxy named another client in this request.
+        self.peer: str | None = None
 
     @property
     def is_too_much(self) -> bool:
@@ -104,6 +106,19 @@ class Place:
         """Assign the place to an address forwarded by a proxy. Return False if that address has too many already."""
         self._limiter.forget(self)
         return self._limiter.remember(self, holder_of(address), makes_room=False)
+
+    def forwarded(self, scope: Scope, proxy: str, proxies: Networks) -> ApiError | None:
+        """Take the client's address from a trusted proxy. Return an error if that address has too many connections."""
+        address, self.peer = forwarded_for(scope["headers"], proxies), None
+        if address is None:
+            return None
+        self.peer = proxy
+        scope["client"] = (address, 0)
+        if [value for name, value in scope["headers"] if name == b"x-forwarded-proto"] == [b"https"]:
+            scope["scheme"] = "https"
+        if self.carries(address):
+            return None
+        return ApiError("Too many connections from this address are open.", "overloaded", retry_after_s=1.0)
 
     def vouch(self, caller: str) -> None:
         if self.is_stranger or self.holder != caller:
@@ -206,47 +221,6 @@ class ConnectionLimiter:
         self.leave(place)
         self.gave_way += 1
         place.connection.give_way()
-
-
-class Origin:
-    """The client of one connection: its place on the port, and the address that counts."""
-
-    __slots__ = ("_is_proxied", "_own", "_proxies", "peer", "place")
-
-    def __init__(self, connection: HttpConnection, address: str, limiter: ConnectionLimiter, proxies: Networks) -> None:
-        self._own, self._proxies = address, proxies
-        self._is_proxied = address in proxies
-        self.place = limiter.enter(connection, None if self._is_proxied else address)
-        # The connection's own address, if a trusted proxy named another client in this request.
-        self.peer: str | None = None
-
-    @property
-    def holder(self) -> str:
-        return "" if self.place is None else self.place.holder
-
-    @property
-    def is_too_much(self) -> bool:
-        return self.place is None or self.place.is_too_much
-
-    def leave(self) -> None:
-        if self.place is not None:
-            self.place.leave()
-            self.place = None
-
-    def forwarded(self, scope: Scope) -> ApiError | None:
-        """Take the client's address from a trusted proxy. Return an error if that address has too many connections."""
-        self.peer = None
-        headers = scope["headers"]
-        address = forwarded_for(headers, self._proxies) if self._is_proxied else None
-        if address is None:
-            return None
-        self.peer = self._own
-        scope["client"] = (address, 0)
-        if [value for name, value in headers if name == b"x-forwarded-proto"] == [b"https"]:
-            scope["scheme"] = "https"
-        if self.place is None or self.place.carries(address):
-            return None
-        return ApiError("Too many connections from this address are open.", "overloaded", retry_after_s=1.0)
 
 
 class Heads:

@@ -115,7 +115,7 @@ class LimitedHttpProtocol(BoundedConnection):
             self.parse(data)
             return
         self.flow.hold()
-        if not self.turns.wait(self, self._origin.holder, data):
+        if not self.turns.wait(self, self._place.holder if self._place else "", data):
             self._refuse(ApiError("Too many requests are arriving in small pieces.", "overloaded"))
 
     def parse(self, piece: bytes) -> int:
@@ -169,7 +169,9 @@ class LimitedHttpProtocol(BoundedConnection):
         self.heads.release(self)
         request = self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
         self._refusal = refusal_of(*request, self.limits, received.head_bytes) or self._overloaded()
-        self._refusal = self._refusal or self._origin.forwarded(cast(Scope, self.scope))
+        if self._is_proxied and self._refusal is None and self._place is not None:
+            proxy = self.client[0] if self.client else ""
+            self._refusal = self._place.forwarded(cast(Scope, self.scope), proxy, self.proxies)
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
         if self.parser.should_upgrade():
@@ -185,7 +187,8 @@ class LimitedHttpProtocol(BoundedConnection):
         self._hold = BodyHold(self.bodies)
         answer = Answer(self.cycle, self._hold)
         self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
-        place, peer, request_id = self._origin.place, self._origin.peer, request_id_of(self.headers)
+        place, request_id = self._place, request_id_of(self.headers)
+        peer = None if place is None else place.peer
         Exchange(self._disconnect, answer, request_id, self._hold, place, peer).put_into(cast(Scope, self.scope))
 
     def on_body(self, body: bytes) -> None:
@@ -294,7 +297,8 @@ class LimitedHttpProtocol(BoundedConnection):
             self._input.move(LAST)
             self.pipeline[0][0].keep_alive = False  # the response to the newest waiting request is the last one
             return ApiError("Too many pipelined requests wait on this connection.", "overloaded", retry_after_s=1.0)
-        if not self._origin.is_too_much and (self._most_tasks is None or len(self.tasks) < self._most_tasks):
+        is_full = self._place is None or self._place.is_too_much
+        if not is_full and (self._most_tasks is None or len(self.tasks) < self._most_tasks):
             return None
         if self.url.partition(b"?")[0] in PROBES:
             return None
