@@ -90,7 +90,7 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
         card = reply[number + 1]
         with_spend = _MASK.unpack_from(card, _LIMITED_FROM)[0] >= _WITH_SPEND
         limits = _limits_of(card[_LIMITED_FROM : _CARD.size + (_SPEND_CARD.size if with_spend else 0)])
-        found += [_status(limit, scope, figures, now_ms, slicing) for limit in limits]
+        found += _statuses(limits, scope, figures, now_ms, slicing)
     return tuple(found)
 
 
@@ -104,25 +104,30 @@ def _figures(stored: bytes) -> tuple[float, ...]:
     return (*FIGURES.unpack_from(stored), *batch, *spend, 0.0)
 
 
-def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:
-    rule, ((used_1, used_2), (held_1, held_2, held_3, held_4), ends), limited_to, shadow = limit
-    used = figures[used_1] + figures[used_2]
-    reserved = figures[held_1] + figures[held_2] + figures[held_3] + figures[held_4]
-    ends_ms = None if ends is None else int(figures[ends])
-    if rule.window == "minute" and reserved:
-        ends_ms = now_ms + slicing.length_ms
-    elif rule.window == "minute":
-        ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
-    return LimitStatus(
-        name=rule.name,
-        scope=scope,
-        limit=limited_to,
-        used=int(used),
-        reserved=int(reserved),
-        resets_at=None if ends_ms is None else ends_ms / 1e3,
-        reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
-        shadow=shadow,
-    )
+def _statuses(
+    limits: Sequence[_Limit], scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing
+) -> list[LimitStatus]:
+    found: list[LimitStatus] = []
+    for rule, ((used_1, used_2), (held_1, held_2, held_3, held_4), ends), limited_to, shadow in limits:
+        used = figures[used_1] + figures[used_2]
+        reserved = figures[held_1] + figures[held_2] + figures[held_3] + figures[held_4]
+        ends_ms = None if ends is None else int(figures[ends])
+        if rule.window == "minute" and reserved:
+            ends_ms = now_ms + slicing.length_ms
+        elif rule.window == "minute":
+            ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
+        status = LimitStatus(
+            name=rule.name,
+            scope=scope,
+            limit=limited_to,
+            used=int(used),
+            reserved=int(reserved),
+            resets_at=None if ends_ms is None else ends_ms / 1e3,
+            reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
+            shadow=shadow,
+        )
+        found += [status]
+    return found
 
 
 @lru_cache(maxsize=4096)  # cards rarely change, and come with each reply

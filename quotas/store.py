@@ -146,7 +146,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise ValueError("more choices resume than there are")
         named = (self.reservation_id, self.root, self.tenant, self.model, self.lane)
         once = "" if self.once is None else self.once.name
-        if not (all(named) and "".join((*named, self.key_id, once)).isprintable()):
+        if "" in named or not "".join((*named, self.key_id, once)).isprintable():
             raise ValueError("ids, model and lane must be printable and not empty")
 
     @property

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -56,12 +57,13 @@ class ObjectCounter:
     """Counts the living objects of this package's own classes, as far as the garbage collector knows them."""
 
     def __init__(self) -> None:
-        self.total = 0
+        self.kinds: Counter[str] = Counter()
 
     def count(self) -> None:
         """Count them now. Garbage is collected first."""
         gc.collect()
-        self.total = sum(str(type(each).__module__).startswith("fairlane.") for each in gc.get_objects())
+        kinds = [type(each) for each in gc.get_objects()]
+        self.kinds = Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("fairlane."))
 
 
 class CommandCounter:

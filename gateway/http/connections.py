@@ -243,4 +243,5 @@ class Heads:
             first.give_way()
 
     def release(self, sender: HttpConnection) -> None:
-        self.bytes -= self._held.pop(sender, 0)
+        if sender in self._held:
+            self.bytes -= self._held.pop(sender)

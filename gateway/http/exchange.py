@@ -43,10 +43,10 @@ class Exchange:
 def exchange_of(scope: Scope) -> Exchange:
     """Return a scope's exchange."""
     state = scope.setdefault("state", {})
-    found: Exchange | None = state.get(_KEY)
-    if found is None:
+    if _KEY not in state:
         unbounded = BodyHold(BodyBudget(most_bytes=2**62, most_tenant_bytes=2**62))
-        found = state[_KEY] = Exchange(Disconnect(_nothing), _NoChannel(), request_id_of(scope["headers"]), unbounded)
+        state[_KEY] = Exchange(Disconnect(_nothing), _NoChannel(), request_id_of(scope["headers"]), unbounded)
+    found: Exchange = state[_KEY]
     return found
 
 

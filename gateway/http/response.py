@@ -95,8 +95,9 @@ class Answer:
     def _begin(self, cycle: RequestResponseCycle, message: HTTPResponseStartEvent) -> None:
         status = message["status"]
         headers = [*cycle.default_headers, *message.get("headers", ())]
-        places = _places(tuple([name for name, _ in headers]))
-        if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        places = _places(names)
+        if HEADER_VALUE_RE.search(b"".join(values)):
             raise RuntimeError("invalid HTTP header value")
         cycle.response_started, cycle.waiting_for_100_continue = True, False
         head = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in headers]]

@@ -90,9 +90,9 @@ class Turns:
         return connection in self._waiting
 
     def leave(self, connection: Parsing) -> None:
-        found = self._waiting.pop(connection, None)
-        if found is None:
+        if connection not in self._waiting:
             return
+        found = self._waiting.pop(connection)
         self._add(found.holder, -found.left)
         line = self._lines[found.holder]
         del line[connection]

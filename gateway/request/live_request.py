@@ -186,7 +186,11 @@ class LiveRequest:
 
     @property
     def published(self) -> int:
-        return sum([choice.published for job in self.jobs for choice in job.choices])
+        published = 0
+        for job in self.jobs:
+            for choice in job.choices:
+                published += choice.published
+        return published
 
     @property
     def landed(self) -> bool:
@@ -314,7 +318,9 @@ class LiveJob:
 
         `recorded` has the published tokens per choice from the job's record, which may be ahead of the tokens received.
         `taken`: a worker has started it."""
-        output = sum([choice.counted for choice in self.choices])
+        output = 0
+        for choice in self.choices:
+            output += choice.counted
         for choice, published in zip(self.choices, recorded, strict=False):
             if choice.stopped_at is None:
                 output += max(0, published - choice.published)
