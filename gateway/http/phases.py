@@ -1,4 +1,4 @@
-"""What one connection has received: the phase that its input is in, and the legal moves between phases.
+"""The phases of what one connection receives, and the legal moves between them.
 
     SILENT ──► HEAD ──► BODY ──────────► IDLE ──► HEAD …
                 │ ▲      └─► LATE_BODY ───┘

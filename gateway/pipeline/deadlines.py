@@ -12,7 +12,7 @@ from fairlane.store.errors import STORE_ERRORS
 
 
 class Deadlines:
-    """When a request has to end, and why."""
+    """The times at which a request has to end, and the errors that end it."""
 
     __slots__ = ("_all_begun", "_arrived_s", "_jobs", "_level", "_max_wait_over", "_queue")
 

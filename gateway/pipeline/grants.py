@@ -27,7 +27,7 @@ SOONEST_S, LATEST_S = 0.01, 1.0
 
 
 class OutputGrants:
-    """Extends one request. `spoken` is called when its client receives tokens; `close` may be called twice."""
+    """Extends one request. `sent` is called when its client receives tokens; `close` may be called twice."""
 
     def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, request: LiveRequest, quantum: int) -> None:
         """The request must have its reservation. `quantum` is in output tokens per choice."""

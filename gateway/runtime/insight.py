@@ -20,7 +20,7 @@ from fairlane.store.errors import STORE_ERRORS
 
 
 class Insight:
-    """What this gateway remembers of requests, and reports to the others."""
+    """The records, fleet metrics and traces of this gateway's requests."""
 
     def __init__(self, setup: Setup, stores: Stores, fleet: Fleet) -> None:
         settings, gateway_id, telemetry = setup.settings, setup.gateway_id, setup.telemetry
