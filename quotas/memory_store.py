@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from fairlane.quotas import keyspace, limits, sizing
+from fairlane.quotas import keyspace, limits, refusals, sizing
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
 from fairlane.quotas.memory_levels import HeldReservation, MemoryKey, MemoryOrganisation, MemoryTenant
 from fairlane.quotas.store import (
@@ -93,8 +93,8 @@ class MemoryQuotaStore:
             prices=prices,
         )
         demand = sizing.sized(levels, demand, ask.quantum)
-        found = sizing.refusals(levels, demand, now_ms)
-        refusal = sizing.most_severe(found)
+        found = refusals.refusals(levels, demand, now_ms)
+        refusal = refusals.most_severe(found)
         if refusal is not None:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
