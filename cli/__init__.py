@@ -4,6 +4,7 @@
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
     embedded_store.py   Valkey as a child process, in a private directory
     extras.py           the packages of each extra, and whether they are installed
+    options.py          options of a command from a table
     printer.py          output of all commands: tables, JSON, YAML
     client.py           the client of the admin API, argument parsing, files; shared by the commands below
     tenants.py          `tenants`, `tenants apply`

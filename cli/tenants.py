@@ -25,6 +25,7 @@ from fairlane.cli.client import (
     limits_of,
     segment,
 )
+from fairlane.cli.options import with_options
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_document, show_list, show_table
 from fairlane.gateway.control.admin.inputs import TenantBody, TenantChange
 from fairlane.gateway.control.admin.views import TenantView, tenant_view
@@ -35,24 +36,27 @@ from fairlane.quotas.tenants import DEEPEST, Tenant
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-Name = Annotated[str | None, typer.Option(help="Display name; defaults to the id.")]
-Timezone = Annotated[str | None, typer.Option(help="IANA zone of its days and months; defaults to UTC.")]
-Weight = Annotated[float | None, typer.Option(help="Share relative to other tenants of a lane.")]
-Lane = Annotated[list[str] | None, typer.Option(help="Lane it may use; may be repeated.")]
-DefaultLane = Annotated[str | None, typer.Option(help="Lane of requests that do not name one.")]
-Model = Annotated[list[str] | None, typer.Option(help="Model it may use; may be repeated. Defaults to all.")]
-Preemption = Annotated[str | None, typer.Option(help="exact or fast.")]
-Reserve = Annotated[str | None, typer.Option(help="progressive or full.")]
-Shadow = Annotated[list[str] | None, typer.Option(help="Limit that is only counted and reported; may be repeated.")]
-ShareGroup = Annotated[str | None, typer.Option(help="Tenants of one group share cached prompts.")]
-LimitBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit-by",
-        metavar="model=NAME,lane=LANE,LIMIT=NUMBER,…",
-        help="Limits for a model, a lane or both; may be repeated. Replaces all of them; `none` removes them.",
-    ),
-]
+Texts = list[str] | None
+FIELDS = {
+    "name": Annotated[str | None, typer.Option(help="Display name; defaults to the id.")],
+    "timezone": Annotated[str | None, typer.Option(help="IANA zone of its days and months; defaults to UTC.")],
+    "weight": Annotated[float | None, typer.Option(help="Share relative to other tenants of a lane.")],
+    "lanes": Annotated[Texts, typer.Option("--lane", help="Lane it may use; may be repeated.")],
+    "default_lane": Annotated[str | None, typer.Option(help="Lane of requests that do not name one.")],
+    "models": Annotated[Texts, typer.Option("--model", help="Model it may use; may be repeated. Defaults to all.")],
+    "preemption": Annotated[str | None, typer.Option(help="exact or fast.")],
+    "reserve": Annotated[str | None, typer.Option(help="progressive or full.")],
+    "share_group": Annotated[str | None, typer.Option(help="Tenants of one group share cached prompts.")],
+    "limit": LimitOptions,
+    "limit_by": Annotated[
+        Texts,
+        typer.Option(
+            metavar="model=NAME,lane=LANE,LIMIT=NUMBER,…",
+            help="Limits for a model, a lane or both; may be repeated. Replaces all of them; `none` removes them.",
+        ),
+    ],
+    "shadow": Annotated[Texts, typer.Option(help="Limit that is only counted and reported; may be repeated.")],
+}
 Action = Literal["create", "update", "delete"]
 TENANT_FIELDS = tuple(TenantChange.model_fields)
 # Fields of a listed tenant that only the gateway sets: `apply` ignores them.
@@ -75,80 +79,28 @@ def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) ->
 
 
 @app.command()
+@with_options(FIELDS)
 def create(
     tenant: TenantId,
     parent: Annotated[
         str | None, typer.Option(help="Parent tenant, whose limits apply too; cannot be changed.")
     ] = None,
-    name: Name = None,
-    timezone: Timezone = None,
-    weight: Weight = None,
-    lane: Lane = None,
-    default_lane: DefaultLane = None,
-    model: Model = None,
-    preemption: Preemption = None,
-    reserve: Reserve = None,
-    share_group: ShareGroup = None,
-    limit: LimitOptions = None,
-    limit_by: LimitBy = None,
-    shadow: Shadow = None,
+    *,
     url: Url = None,
+    **options: object,
 ) -> None:
     """Create a tenant; it needs an API key to be used (`fairlane keys create`)."""
     with connect(url) as admin:
-        fields = _fields(
-            id=tenant,
-            parent=parent,
-            name=name,
-            timezone=timezone,
-            weight=weight,
-            lanes=lane,
-            default_lane=default_lane,
-            models=model,
-            preemption=preemption,
-            reserve=reserve,
-            share_group=share_group,
-            limit=limit,
-            limit_by=limit_by,
-            shadow=shadow,
-        )
-        admin.call("POST", "/tenants", fields)
+        admin.call("POST", "/tenants", {"id": tenant, **given(parent=parent), **_fields(options)})
         typer.echo(f"{tenant} is created")
 
 
 @app.command()
-def update(
-    tenant: TenantId,
-    name: Name = None,
-    timezone: Timezone = None,
-    weight: Weight = None,
-    lane: Lane = None,
-    default_lane: DefaultLane = None,
-    model: Model = None,
-    preemption: Preemption = None,
-    reserve: Reserve = None,
-    share_group: ShareGroup = None,
-    limit: LimitOptions = None,
-    limit_by: LimitBy = None,
-    shadow: Shadow = None,
-    url: Url = None,
-) -> None:
+@with_options(FIELDS)
+def update(tenant: TenantId, *, url: Url = None, **options: object) -> None:
     """Change the given fields of a tenant; `--limit NAME=none` removes a limit."""
     with connect(url) as admin:
-        fields = _fields(
-            name=name,
-            timezone=timezone,
-            weight=weight,
-            lanes=lane,
-            default_lane=default_lane,
-            models=model,
-            preemption=preemption,
-            reserve=reserve,
-            share_group=share_group,
-            limit=limit,
-            limit_by=limit_by,
-            shadow=shadow,
-        )
+        fields = _fields(options)
         admin.call("PATCH", f"/tenants/{segment(tenant)}", fields)
         typer.echo(f"{tenant} is changed" if fields else f"nothing to change for {tenant}")
 
@@ -251,9 +203,10 @@ def _row(tenant: Document) -> tuple[object, ...]:
     return *shown, models, limits
 
 
-def _fields(*, limit: list[str] | None, limit_by: list[str] | None, **others: object) -> Document:
+def _fields(options: Document) -> Document:
+    limit, limit_by = options.pop("limit"), options.pop("limit_by")
     limits = limits_of(limit) if limit else None
-    return given(limits=limits, limits_by=limits_by_of(limit_by) if limit_by else None, **others)
+    return given(limits=limits, limits_by=limits_by_of(limit_by) if limit_by else None, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +222,6 @@ class PlannedChange:
     version: int | None = None
 
     def describe(self) -> list[str]:
-        """Describe the change: one line, and one for each field that changes."""
         changes = [
             f"    {name}: {_shown(self.before.get(name))} -> {_shown(value)}"
             for name, value in self.fields.items()
@@ -325,7 +277,6 @@ def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: boo
 
 
 def _depths(tenants: Iterable[Document]) -> dict[str, int]:
-    """Return the depth of each tenant. Raises CommandError."""
     parents = {tenant["id"]: tenant["parent"] for tenant in tenants}
     depths = {}
     for name in parents:

@@ -1,6 +1,5 @@
 """A command that replaces itself with a process; its options come from the process's settings."""
 
-import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -8,15 +7,16 @@ from typing import Annotated
 
 import typer
 
+from fairlane.cli.options import with_options
 from fairlane.scheduler.protocol.settings import DEFAULT_CONFIG, SharedSettings
 from fairlane.scheduler.protocol.settings_help import SettingHelp, described
 
 EPILOG = "Every other setting comes from the settings file or a FAIRLANE_ variable: see docs/configuration.md."
-CONFIG = Annotated[
+Config = Annotated[
     str | None,
     typer.Option("--config", metavar="FILE", help="Settings file.", show_default=f"{DEFAULT_CONFIG}, if there is one"),
 ]
-CHECK = Annotated[bool, typer.Option("--check-config", help="Check the settings and exit.")]
+Check = Annotated[bool, typer.Option("--check-config", help="Check the settings and exit.")]
 
 
 def process_app(
@@ -26,8 +26,11 @@ def process_app(
 
     `names`: settings that have a flag. `check` is called first, and ends the command if packages are missing."""
     helps = described(settings, names)
+    app = typer.Typer(add_completion=False)
 
-    def run(config: str | None, check_config: bool, **flags: str | None) -> None:
+    @app.command(epilog=EPILOG)
+    @with_options({_parameter(each): Annotated[str | None, _option(each)] for each in helps})
+    def run(config: Config = None, check_config: Check = False, **flags: str | None) -> None:
         check()
         arguments = [module, *(["--config", config] if config is not None else [])]
         arguments += ["--check-config"] if check_config else []
@@ -36,18 +39,6 @@ def process_app(
             arguments += [] if value is None else [each.flag, value]
         os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 - same program, no shell
 
-    parameters = [("config", CONFIG, None), ("check_config", CHECK, False)]
-    parameters += [(_parameter(each), Annotated[str | None, _option(each)], None) for each in helps]
-    signature = inspect.Signature(
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, annotation, default in parameters
-        ]
-    )
-    vars(run)["__signature__"] = signature  # typer reads the options from it and from the annotations
-    run.__annotations__ = {name: annotation for name, annotation, _ in parameters}
-    app = typer.Typer(add_completion=False)
-    app.command(epilog=EPILOG)(run)
     return app
 
 
