@@ -18,7 +18,6 @@ app = typer.Typer(add_completion=False)
 COLUMNS = ("at", "actor", "from", "action", "target", "changes")
 # Fields of a created object that repeat its target or the time.
 OMITTED = frozenset({"id", "tenant", "state", "created_at", "version"})
-# Polling interval of --follow.
 FOLLOW_S = 1.0
 
 
@@ -41,7 +40,6 @@ class AuditFilter(msgspec.Struct, frozen=True):
         )
 
     def is_older(self, entry: Document) -> bool:
-        """Return whether an entry is too old; later entries in the list are older still."""
         return self.since is not None and entry["at"] < self.since
 
 
@@ -84,7 +82,6 @@ def moment(text: str, now: float) -> float:
 
 
 def _newest_first(admin: AdminClient, wanted: AuditFilter) -> Iterator[Document]:
-    """Yield matching entries, page by page, until the first one that is too old."""
     after: str | None = None
     while True:
         page = admin.get("/audit", limit=PAGE, after=after)
@@ -126,7 +123,6 @@ def _row(entry: Document) -> tuple[object, ...]:
 
 
 def _changes(changes: Document) -> str:
-    """Format the fields that differ; for a created or deleted object, its fields that are set."""
     before, after = ({} if changes.get(name) is None else changes[name] for name in ("before", "after"))
     if not (isinstance(before, Mapping) and isinstance(after, Mapping) and changes.keys() <= {"before", "after"}):
         return cell(changes)
@@ -140,6 +136,5 @@ def _changes(changes: Document) -> str:
 
 
 def _format_field(name: str, fields: Mapping[str, object]) -> str:
-    """Format a field's value; for a key that replaced another, its id."""
     value = fields.get(name)
     return cell(value["id"] if name == "replaced_by" and isinstance(value, Mapping) else readable(name, value))

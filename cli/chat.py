@@ -73,7 +73,6 @@ class ChatAnswer(msgspec.Struct):
     is_cut: bool = False
 
     def summary(self) -> str:
-        """Format TTFT, tokens and their rate in one line."""
         if self.first_s is None:
             return "no token"
         parts = [f"TTFT {duration(self.first_s * 1e3)}", f"{self.tokens:,} tokens"]
@@ -158,7 +157,6 @@ class ChatSession:
 
 
 def _take(event: _ChatEvent, answer: ChatAnswer, sent_s: float, say: Callable[[str, bool], None]) -> None:
-    """Handle one event of a stream. Raises CommandError for an error."""
     if event.error is not None:
         raise CommandError(f"{event.error.message} ({event.error.code})")
     for choice in event.choices:
@@ -221,7 +219,6 @@ def _first_model(http: httpx.Client) -> str:
 
 
 def _once(talk: ChatSession, asked: str) -> None:
-    """Ask one question; only its answer goes to stdout."""
     with _output() as (say, wait):
         answer = talk.ask(asked, say, wait)
     if not answer.text.endswith("\n"):
@@ -233,7 +230,6 @@ def _once(talk: ChatSession, asked: str) -> None:
 
 
 def _interactive(talk: ChatSession) -> None:
-    """Read lines and commands until Ctrl-D."""
     with suppress(ImportError):
         import readline  # noqa: F401 - enables line editing and history
     typer.echo(f"{DIM}{talk.model}; /help lists commands, Ctrl-D quits{PLAIN}")
@@ -265,7 +261,6 @@ def _answer(talk: ChatSession, asked: str) -> None:
 
 
 def _command(talk: ChatSession, line: str) -> str | None:
-    """Run a command; return a question to ask next, if any."""
     name, _, value = line.partition(" ")
     value = value.strip()
     match name:

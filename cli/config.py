@@ -96,7 +96,6 @@ def effective(config: str | None, environ: Mapping[str, str]) -> list[Document]:
 
 
 def _built_in_lanes(settings: SharedSettings) -> dict[tuple[str, ...], object]:
-    """Return the default figures of each lane."""
     figures: dict[tuple[str, ...], object] = {}
     for name, lane in settings.lanes.lanes().items():
         held = {
@@ -130,7 +129,6 @@ def complaints_of(config: str | None, environ: Mapping[str, str], role: Role) ->
 
 
 def _rows(section: msgspec.Struct, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Yield each setting below a section with its path, masked."""
     for field in msgspec.structs.fields(section):
         here, value = (*path, field.encode_name), getattr(section, field.name)
         if isinstance(value, msgspec.Struct):

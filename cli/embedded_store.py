@@ -56,7 +56,6 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """The address for `redis.from_url`."""
         return f"unix://{self.socket}"
 
     @property
@@ -90,7 +89,6 @@ class EmbeddedStore:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Stop the server; kill it after STOP_TIMEOUT_S."""
         if self._process is None:
             return
         self._process.terminate()

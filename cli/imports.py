@@ -106,7 +106,6 @@ def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> 
 
 
 def _make_key(admin: AdminClient, tenant: str, body: Document) -> bool:
-    """Create a key; return False if it exists."""
     try:
         admin.call("POST", f"/tenants/{segment(tenant)}/keys", body)
     except RefusedCall as refused:

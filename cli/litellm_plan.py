@@ -84,8 +84,6 @@ def plan(tables: Tables, *, money: Money, now: datetime, tenant: str | None = No
 
 
 class _Maker:
-    """Builds one plan."""
-
     def __init__(self, tables: Tables, money: Money, now: datetime, found: ImportPlan) -> None:
         self._money = money
         self._now = now
@@ -126,7 +124,6 @@ class _Maker:
             self._found.suspended.append(tenant_id)
 
     def key(self, row: Row, without_team: str | None) -> None:
-        """Add a key, by its hash."""
         name = f"key {row.get('key_alias') or row.get('key_name') or 'without a name'}"
         try:
             tenant = self._tenant_of(row, without_team)
@@ -177,7 +174,6 @@ class _Maker:
             raise Refused("it is not a key for models")
 
     def _models(self, row: Row, aliases: Mapping[str, str]) -> list[str] | None:
-        """Return the models that may be used, None for all. Raises Refused."""
         listed = row.get("models") or []
         if row.get("access_group_ids"):
             raise Refused("its models come from access groups")
@@ -218,7 +214,6 @@ class _Maker:
 
 
 def _by_model(metadata: Mapping[str, Any]) -> list[Document]:
-    """Return limits of single models, which LiteLLM stores in the metadata."""
     found: dict[str, dict[str, int]] = {}
     for theirs, ours in (("model_rpm_limit", "requests_per_minute"), ("model_tpm_limit", "tokens_per_minute")):
         for model, figure in _object(metadata.get(theirs)).items():
@@ -259,7 +254,6 @@ def _object(value: object) -> Mapping[str, Any]:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Return model aliases. Raises Refused."""
     found = _object(value)
     if not all(isinstance(name, str) and name and isinstance(to, str) and to for name, to in found.items()):
         raise Refused("its model aliases are invalid")
@@ -267,5 +261,4 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _name(alias: object, otherwise: object) -> str:
-    """Return a display name without unprintable characters."""
     return "".join(each for each in str(alias or otherwise) if each.isprintable())[:LONGEST_TEXT]

@@ -121,7 +121,6 @@ def _read(table: str, row: Row) -> Row:
 
 
 def _value(column: str, value: object) -> object:
-    """Convert text to what the database has."""
     kinds: list[tuple[frozenset[str], Callable[[str], object]]] = [
         (LISTS, _list),
         (OBJECTS, json.loads),

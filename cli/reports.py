@@ -73,7 +73,6 @@ def show_usage(
 
 
 def _figures(line: Document) -> tuple[object, ...]:
-    """Return the figures of a line, with the cost in the currency."""
     return tuple(f"{Decimal(line[name]) / NANO:,f}" if name == "cost" else line[name] for name in FIGURES)
 
 

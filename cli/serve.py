@@ -79,7 +79,6 @@ async def first_start(
 
 
 def _curl_of(settings: SharedSettings) -> str:
-    """Return an example request for the model's kind."""
     is_ours = _engine_of(settings) == (None, None)
     return _CURL_OF_AN_EMBEDDER if is_ours and is_embedder(Path(settings.model).expanduser()) else _CURL
 
@@ -238,7 +237,6 @@ async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> 
 
 
 def _engine_of(settings: SharedSettings) -> tuple[str | None, str | None]:
-    """Return an external engine's URL, and the name of its model."""
     section = settings.worker if isinstance(settings.worker, Mapping) else {}
     url, named = section.get("engine_url"), section.get("engine_model")
     return url if isinstance(url, str) else None, named if isinstance(named, str) else None

@@ -74,7 +74,6 @@ class Scopes:
         return self.act_as is not None and tenant in self.act_as
 
     def allows_address(self, address: str) -> bool:
-        """Return whether the scopes allow an IP address; invalid addresses only pass where there are no networks."""
         if self.cidrs is None:
             return True
         try:
@@ -259,7 +258,6 @@ class KeyStore:
         return await self.identity(root, tenant_id, identifier)
 
     async def identity(self, root: str, tenant_id: str, key_id: str) -> Identity | None:
-        """Return the identity of a recognised key; None if it was revoked, has expired or does not exist."""
         reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, key_id)
         now_ms, (tenant_doc, tenant_state, version), record = reply
         if tenant_doc is None or record[0] is None:
@@ -297,7 +295,6 @@ class KeyStore:
         return _decode_key(*stored) if owner == tenant.account else None
 
     async def list(self, tenant: Tenant, limit: int = PAGE, after: str | None = None) -> list[ApiKey]:
-        """Return at most `limit` keys in order of creation, revoked ones included, starting after the key `after`."""
         index = f"{keyspace.of_root(tenant.root)}keys:{tenant.account}"
         start = 0
         if after is not None:
@@ -428,7 +425,6 @@ def _is_over(key: ApiKey, now_ms: int) -> bool:
 
 
 def _stored(key: ApiKey) -> tuple[str, str]:
-    """Return the key's document and its expiry in ms, or ''."""
     return msgspec.json.encode(key).decode(), "" if key.expires_at is None else str(int(key.expires_at * 1e3))
 
 
@@ -438,7 +434,6 @@ def _card(key: ApiKey, account: str) -> bytes:
 
 
 def _decode_key(document: Reply, state: Reply, expires_ms: Reply, used_ms: Reply, version: Reply) -> ApiKey:
-    """Decode a key from the fields in _RECORD."""
     return dataclasses.replace(
         msgspec.json.decode(document, type=ApiKey),
         state="active" if state == "active" else "revoked",

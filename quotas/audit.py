@@ -31,11 +31,9 @@ class Note:
     """A change to record. `changes` holds no secret."""
 
     actor: str
-    # Where the call came from; empty if unknown.
     address: str = ""
     # For example `tenant.create`, `key.revoke`.
     action: str
-    # For example `acme`, `acme/<key id>`.
     target: str
     changes: Mapping[str, object]
 
@@ -54,7 +52,6 @@ class Note:
 class AuditEntry:
     """One recorded change."""
 
-    # Position in the log, for `after`.
     id: str
     # Epoch seconds by the store's clock.
     at: float
@@ -72,11 +69,9 @@ class Audit:
         self._database = Database(client)
 
     async def append(self, note: Note) -> None:
-        """Append an entry for a change outside all roots."""
         await _write(self._database, str(await self._database.now_ms()), note.encoded())
 
     async def list(self, limit: int = 100, after: str | None = None) -> list[AuditEntry]:
-        """Return at most `limit` entries, newest first, older than `after`."""
         if after is not None and not any(map(int, after.split("-"))):
             return []  # the id 0-0, before which XREVRANGE takes no end
         start = "+" if after is None else f"({after}"
@@ -127,7 +122,6 @@ class AuditOutbox:
         self._roots = ActiveRoots(database)
 
     async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
-        """Run a script that changes a root, with its audit entry. Return its reply."""
         if note is None:
             return await self._run(script, root, *args, "", self._database.new_call())
         await self._roots.enlist(root)

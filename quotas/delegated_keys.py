@@ -18,7 +18,6 @@ from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.tenants import TenantStore
 
-# The actor of these keys' creation in the audit log.
 ACTOR = "gateway"
 
 
@@ -35,7 +34,6 @@ class Delegation:
 
     @property
     def key_id(self) -> str:
-        """The public id of its key for the first tenant with this id."""
         return self.key_of(self.tenant)
 
     def key_of(self, account: str) -> str:
@@ -51,7 +49,6 @@ class DelegatedKeys:
         self._database = Database(client)
         self._keys = KeyStore(client)
         self._tenants = TenantStore(client)
-        # By key id: the delegation that this process last saw stored.
         self._applied: dict[str, Delegation] = {}
 
     async def identity(self, delegation: Delegation) -> Identity | None:

@@ -47,7 +47,6 @@ class Seal:
         )
 
     def close(self, content: bytes, place: str) -> bytes:
-        """Encrypt the content, bound to this place."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         closed = _VERSION + nonce + self._streamed(content, nonce)
         return closed + self._tag(closed, place)
@@ -95,9 +94,7 @@ class Name(msgspec.Struct, frozen=True):
     """The location of a record."""
 
     root: str
-    # Public id of the caller's API key.
     key_id: str
-    # Digest of the idempotency key.
     digest: str
 
 
@@ -126,7 +123,8 @@ Begun = OwnedRun | Literal["running", "conflict"] | EndedRun
 
 
 class IdempotencyRecords:
-    """The idempotency records in Redis. Every call may raise StoreUnavailable, and may be repeated."""
+    """The idempotency records in Redis. Every call may raise StoreUnavailable, and may be repeated. Calls with an
+    `owner` return False if another owner has the request."""
 
     def __init__(
         self,
@@ -160,7 +158,6 @@ class IdempotencyRecords:
         )
 
     async def runs_of(self, root: str, once: str) -> tuple[str, ...]:
-        """Return the reservation ids of earlier runs, newest first, for a `Once` by name."""
         return tuple(await self._database.call("ZREVRANGE", f"{keyspace.of_root(root)}runs:{once}", 0, -1))
 
     async def expire_runs(self, root: str, onces: Sequence[str]) -> None:
@@ -169,11 +166,9 @@ class IdempotencyRecords:
             await self._database.run("idem_over", keyspace.of_root(root), *chunk)
 
     async def renew(self, name: Name, owner: str) -> bool:
-        """Extend the lease; False if another owner has the request."""
         return bool(await self._run("idem_renew", name, owner, self._lease_ms))
 
     async def finish(self, name: Name, owner: str, ended: EndedRun, seal: Seal | None) -> bool:
-        """Store the response; False if another owner has the request. `seal`: as in `begin`."""
         body = b""
         if ended.body is not None and seal is not None:
             body = await asyncio.to_thread(close_compressed, ended.body, seal, _place(name))
@@ -181,7 +176,6 @@ class IdempotencyRecords:
         return bool(await self._run("idem_finish", name, owner, ended.status, headers, body, self._most_bytes))
 
     async def release(self, name: Name, owner: str) -> bool:
-        """Delete the record unless it has ended; False if another owner has the request."""
         return bool(await self._run("idem_release", name, owner))
 
     async def _run(self, script: str, name: Name, *args: str | int | bytes) -> Reply:

@@ -26,7 +26,6 @@ LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
 _FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "spend", "gpu_us", "kv_block_ms")
 _PAGE = 500
-# The parts of a group's name in the store.
 _GROUP = ("lane", "model", "key")
 # Reply of usage_roll when sums are left to move.
 _MORE = 2
@@ -75,7 +74,6 @@ class UsageReport:
 class LedgerEntry:
     """One settled run of a request; few requests have more than one."""
 
-    # Position in the ledger, for `after`.
     id: str
     # Epoch seconds.
     at: float
@@ -131,7 +129,6 @@ class Ledger:
         first_ms: int | None = None,
         last_ms: int | None = None,
     ) -> list[LedgerEntry]:
-        """Return at most `limit` entries, oldest first, after `after`, written from `first_ms` to `last_ms`."""
         stream = f"{keyspace.of_root(root)}ledger:{account}"
         start = f"({after}" if after is not None else "-" if first_ms is None else str(first_ms)
         end = "+" if last_ms is None else str(last_ms)
@@ -139,14 +136,12 @@ class Ledger:
         return _entries(reply)
 
     async def pages(self, root: str, account: str, first_ms: int, last_ms: int) -> AsyncIterator[list[LedgerEntry]]:
-        """Yield all entries written from `first_ms` to `last_ms`, oldest first, in pages of _PAGE."""
         after = None
         while page := await self.entries(root, account, _PAGE, after, first_ms=first_ms, last_ms=last_ms):
             yield page
             after = page[-1].id
 
     def accounts(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root."""
         return all_accounts(self._database)
 
     async def reaches_back(self, root: str, account: str) -> float | None:
@@ -179,7 +174,6 @@ class Ledger:
     async def _sums(
         self, root: str, account: str, spans: Sequence[str]
     ) -> AsyncIterator[tuple[str, dict[str, list[int]]]]:
-        """Yield each span with its groups, as they are stored, and their figures in the order of _FIGURES."""
         cursor, sums, at = "0", dict[str, list[int]](), 0
         while at < len(spans):
             asked = spans[at : at + _DAYS_PER_CALL]
@@ -240,7 +234,6 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
 
 
 def _entries(reply: Reply) -> list[LedgerEntry]:
-    """Decode the entries of an XRANGE, as replied by the command or by a script."""
     return [
         _entry(entry_id, values if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True)))
         for entry_id, values in reply
@@ -274,7 +267,6 @@ def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
 class Unexported:
     """The next entries of one account to export."""
 
-    # Id of the last exported entry.
     after: str
     # How many entries the ledger had before these, since its beginning.
     number: int
@@ -290,7 +282,6 @@ class LedgerExports:
         self._database = Database(client)
 
     async def known(self) -> str:
-        """Return the exporter's stored state; empty if none was written."""
         return await self._database.call("GET", keyspace.EXPORT) or ""
 
     async def write(self, seen: str, new: str) -> bool:
@@ -298,20 +289,17 @@ class LedgerExports:
         return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
 
     async def accounts(self, *, lately: bool) -> AsyncIterator[tuple[str, str]]:
-        """Yield every account with its root; `lately`: only of roots with a request within a day."""
         roots = set(await self._database.call("ZRANGE", keyspace.ROOTS, 0, -1)) if lately else None
         async for account, root in all_accounts(self._database, roots):
             yield account, root
 
     async def unexported(self, root: str, account: str, limit: int) -> Unexported:
-        """Return at most `limit` unexported entries, oldest first."""
         after, number, lost, reply = await self._database.run(
             "ledger_unexported", keyspace.of_root(root), account, limit
         )
         return Unexported(after, number, lost, _entries(reply))
 
     async def between(self, root: str, account: str, after: str, last: str) -> list[LedgerEntry]:
-        """Return the entries after `after` up to `last`, as far as they still exist."""
         stream = f"{keyspace.of_root(root)}ledger:{account}"
         return _entries(await self._database.call("XRANGE", stream, f"({after}", last))
 
@@ -354,7 +342,6 @@ class RollUp:
         await self._database.call("SET", keyspace.ROLL_UP, "done", "EX", _REST_S)
 
     async def all(self, today: date) -> None:
-        """Roll up every tenant's days that are too old on this day."""
         async for account, root in all_accounts(self._database):
             await self.tenant(root, account, today)
 

@@ -66,7 +66,6 @@ class LimitRule:
         return prices.output if self.is_spend else int("output" in self.counts)
 
     def input_weight(self, prices: Prices) -> int:
-        """Return how much one more prompt token counts."""
         return prices.input if self.is_spend else int("input" in self.counts)
 
 
@@ -88,7 +87,6 @@ RULES: tuple[LimitRule, ...] = (  # lua/lib/records.lua has the same table
 SPEND_LIMITS = tuple(rule.name for rule in RULES if rule.is_spend)
 # Limits that longer outputs use up.
 OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
-# The windows in which batch lines count.
 CALENDAR: tuple[WindowName, ...] = ("day", "month")
 # Limits the tokens of a tenant's, or a key's, unfinished batches together. It is checked when a batch is created and is
 # unknown to the scripts.
@@ -116,7 +114,6 @@ class Limits:
 
     @classmethod
     def parse(cls, document: object) -> "Limits":
-        """Parse limits from a JSON object; null is no limit. Raises LimitsError."""
         return cls().merged(document)
 
     def merged(self, document: object) -> "Limits":
@@ -131,7 +128,6 @@ class Limits:
         return dataclasses.replace(self, **document)
 
     def as_dict(self) -> dict[str, int]:
-        """Return the limits that are set, in the order of LIMIT_NAMES."""
         figures = ((name, getattr(self, name)) for name in LIMIT_NAMES)
         return {name: figure for name, figure in figures if figure is not None}
 
@@ -145,7 +141,6 @@ class LimitsBy:
 
     # Empty matches any.
     model: str = ""
-    # Empty matches any.
     lane: str = ""
     limits: Limits = Limits()
 
@@ -222,7 +217,6 @@ class Demand:
     """The amounts that one request takes from limits."""
 
     input: int
-    # Maximum output tokens of one choice.
     ceiling: int
     # Output tokens per choice to hold first.
     choice: int
@@ -251,15 +245,12 @@ class Demand:
 
     @property
     def spend(self) -> int:
-        """The maximum cost, as if no prompt token were cached."""
         return self.prices.spend(self.input, 0, self.output)
 
     def amount(self, rule: LimitRule) -> int:
-        """Return how much of a rule it holds first."""
         return sum(getattr(self, field) for field in rule.counts)
 
     def most(self, rule: LimitRule) -> int:
-        """Return how much of a rule it could use in all."""
         later = max(0, self.ceiling - self.start - self.choice) * self.choices
         return self.amount(rule) + (later * rule.output_weight(self.prices) if self.stated else 0)
 
@@ -287,19 +278,16 @@ class Level:
     paused: Sequence[Place] = ()
 
     def rules(self) -> Iterator[tuple[LimitRule, int]]:
-        """Yield each rule that has a limit here, with its figure."""
         for rule in RULES:
             figure: int | None = getattr(self.limits, rule.name)
             if figure is not None:
                 yield rule, figure
 
     def used(self, rule: LimitRule) -> int:
-        """Return how much was charged in the rule's window."""
         window = self.windows.get(rule.window)
         return 0 if window is None else window.totals.count(rule.counts)
 
     def reserved(self, rule: LimitRule) -> int:
-        """Return how much running requests may still be charged."""
         held = 0 if rule.window == "request" else self.held.count(rule.counts)
         return held + (self.held_by_batches.count(rule.counts) if rule.window in CALENDAR else 0)
 

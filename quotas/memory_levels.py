@@ -43,18 +43,14 @@ class Figures:
     """The usage and reservations of one level."""
 
     minute: Minute
-    # Running requests, and the tokens they hold.
     live: Totals = field(default_factory=Totals)
-    # Running batch lines, and the tokens they hold.
     batch: Totals = field(default_factory=Totals)
 
     def held_by(self, ask: Ask) -> Totals:
-        """Return the totals in which a request's reservation counts."""
         return self.batch if ask.is_batch else self.live
 
-    # Tokens charged by day and month, under their ISO names.
+    # Tokens and money charged by day and month, under their ISO names.
     spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    # Money charged by day and month.
     money: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     # Reservations waiting for room in the minute, with the time at which they were paused, ms.
     paused: dict[str, int] = field(default_factory=dict)
@@ -120,7 +116,6 @@ class HeldReservation:
 
     @property
     def place(self) -> Place | None:
-        """Its place among the paused reservations."""
         return None if self.since_ms is None else (self.since_ms, self.ask.reservation_id)
 
 
@@ -138,16 +133,13 @@ class MemoryOrganisation:
     settled: dict[str, int] = field(default_factory=dict)
     # By the name of `Ask.once`.
     paid: dict[str, Paid] = field(default_factory=dict)
-    # By the name of `Ask.once`.
     fixed: dict[str, FixedPrices] = field(default_factory=dict)
 
     def prices_for(self, ask: Ask, now_ms: int) -> Prices:
-        """Return the prices of the first run under its idempotency key if they are known, else its own."""
         fixed = None if ask.once is None else self.fixed.get(ask.once.name)
         return ask.prices if fixed is None or fixed.until_ms <= now_ms else fixed.prices
 
     def fix_prices(self, ask: Ask, now_ms: int) -> None:
-        """Fix the prices for later runs under its idempotency key."""
         if ask.once is None or ask.once.until_ms <= now_ms:
             return
         fixed = self.fixed.get(ask.once.name)
@@ -238,12 +230,10 @@ class MemoryOrganisation:
         return [self._level(level, now_ms) for level in ids]
 
     def applicable_levels(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        """Return the levels that a request must fit."""
         levels = self.levels_with_paused(ids, now_ms)
         return [level.for_batch() for level in levels] if ask.is_batch else levels
 
     def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        """Return the levels with the reservations that wait for room in their minute."""
         paced = ("tokens_per_minute", "output_tokens_per_minute")
         return [
             dataclasses.replace(level, paused=self._paused(level_id, now_ms))

@@ -37,7 +37,6 @@ class MemoryQuotaStore:
     def __init__(
         self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS, slicing: Slicing = MINUTE
     ) -> None:
-        """`slicing`: the length and slices of a minute."""
         self._now_ms = now_ms
         self._lease_ms = lease_ms
         self._slicing = slicing
@@ -65,7 +64,6 @@ class MemoryQuotaStore:
             org.limits[keyspace.model_lane_level(tenant_id, model, lane)] = those
 
     def put_key(self, root: str, key_id: str, limits: Limits, key: MemoryKey) -> None:
-        """Store what KeyStore would."""
         self._organisation(root).keys[key_id] = key
         self._organisation(root).limits[keyspace.key_level(key_id)] = limits
 
@@ -259,7 +257,6 @@ def _forget(settled: dict[str, int], now_ms: int) -> None:
 def _charge(
     org: MemoryOrganisation, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int
 ) -> None:
-    """Move tokens from reserved to used."""
     before, prices = reservation.held, reservation.prices
     due = org.unpaid(reservation, input_tokens, output_tokens, now_ms)
     due.spend = prices.spend(due.input, due.input, due.output)

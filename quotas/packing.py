@@ -41,8 +41,6 @@ _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
 
 
 class _Places(NamedTuple):
-    """Indices of the figures that a rule compares; used and reserved are each a sum."""
-
     used: tuple[int, int]
     reserved: tuple[int, int, int, int]
     # Index of the end of its window, if the calendar defines one.
@@ -50,8 +48,6 @@ class _Places(NamedTuple):
 
 
 class _Limit(NamedTuple):
-    """One limit that a card sets."""
-
     rule: LimitRule
     places: _Places
     figure: int

@@ -80,7 +80,6 @@ class PriceStore:
         self._outbox = AuditOutbox(self._database)
 
     async def version(self) -> int:
-        """Return the version of the stored list; 0 if none was stored."""
         return int(await self._database.call("HGET", keyspace.prices(), "version") or 0)
 
     async def get(self) -> PriceList:

@@ -50,13 +50,11 @@ class KeptResponses:
         )
 
     async def read(self, root: str, tenant: str, response_id: str) -> bytes | None:
-        """Return a stored response; None if this tenant has none with this id."""
         place = keyspace.response(root, tenant, _name(response_id))
         kept = await self._database.read_bytes(place, "body")
         return None if kept is None else await asyncio.to_thread(open_compressed, kept, Seal(response_id), place)
 
     async def forget(self, root: str, tenant: str, response_id: str) -> bool:
-        """Delete a stored response; False if this tenant has none with this id."""
         call = tenant, _name(response_id), self._database.new_call()
         return bool(await self._database.run("response_drop", keyspace.of_root(root), *call))
 

@@ -109,7 +109,6 @@ class Database:
             raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
 
     async def _load(self) -> bool:
-        """Load the library into the store; False if that is forbidden."""
         try:
             await self._execute("FUNCTION LOAD", "REPLACE", self._library)
         except redis.exceptions.ResponseError as error:
@@ -131,7 +130,6 @@ class Database:
             raise StoreUnavailable(f"{command[0]}: {type(error).__name__}: {error}") from error
 
     async def read_bytes(self, key: str, field: str) -> bytes | None:
-        """Return a binary field of a hash."""
         try:
             found: bytes | None = await self._client.execute_command("HGET", key, field)  # type: ignore[no-untyped-call]
         except (redis.exceptions.RedisError, OSError) as error:
@@ -179,7 +177,6 @@ def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
 
 
 def _is_forbidden(error: redis.exceptions.ResponseError) -> bool:
-    """Return whether the store, or a proxy before it, forbids calling or loading functions."""
     said = str(error)
     is_denied = isinstance(error, redis.exceptions.NoPermissionError) or said.startswith("NOPERM")
     return is_denied or "unknown command" in said.lower()

@@ -18,7 +18,6 @@ class TenantSeal:
         self._place = f"carried:{tenant}"
 
     def close(self, content: bytes) -> bytes:
-        """Seal content for the tenant's clients to hold."""
         return self._seal.close(content, self._place)
 
     def open(self, carried: bytes) -> bytes | None:
@@ -30,11 +29,9 @@ class TenantSeals:
     """The seals of all tenants. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis, *, database: Database | None = None) -> None:
-        """`database`: for tests."""
         self._database = database or Database(client)
 
     async def of(self, root: str, tenant: str) -> TenantSeal:
-        """Return a tenant's seal, creating its key if there is none."""
         return TenantSeal(await self._database.secret(keyspace.seal(root, tenant)), tenant)
 
 

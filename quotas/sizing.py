@@ -1,4 +1,4 @@
-"""Sizes of reservations: the part of its limits that a request gets, at first and later. Pure, the oracle of sizing.lua.
+"""Sizes of reservations: what a request gets of its limits, at first and later. Pure, the oracle of sizing.lua.
 
 A request of a tenant that reserves progressively holds its prompts and a quantum of output, and asks for more before
 that is used up. Otherwise it holds its maximum output from the start. A running request for which a level's minute

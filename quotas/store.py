@@ -49,7 +49,6 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
         return self.going * self.longest - (self.published - self.ended)
 
     def reach(self, per_choice: int) -> int:
-        """Return the output tokens of all choices if each resuming one has `per_choice`."""
         return self.ended + self.going * per_choice
 
 
@@ -124,7 +123,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     explicit_max: bool = True
     # Output tokens per choice to hold at a time, before `extend` asks for more; None holds everything at once.
     quantum: int | None = None
-    # None if it has no idempotency key.
     once: Once | None = None
     # A batch line counts for days, months and per-request limits, but not for minutes or concurrency, which are
     # reserved
@@ -151,7 +149,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def account(self) -> str:
-        """The account under which the store keeps the tenant's budgets."""
         return keyspace.account(self.tenant, self.incarnation)
 
     @property
@@ -174,7 +171,6 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     granted_tokens: int
     # Maximum output tokens per choice; equal to `granted_tokens` if everything is held at once.
     most_tokens: int
-    # Every limit that is set, after the reservation.
     statuses: tuple[LimitStatus, ...]
     # Limits in shadow that would have refused it.
     shadowed: tuple[str, ...] = ()
@@ -195,7 +191,6 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     unit: int = 1
     # Published tokens of finished choices.
     ended: int = 0
-    # Tokens per choice.
     quantum: int
     # A choice has used up its grant and waits.
     stuck: bool = False
@@ -273,7 +268,6 @@ class Lapsed:
     incarnation: str = ""
     model: str
     lane: str
-    # Number of prompts.
     prompts: int
     # Expiry of its `Once`; 0 if it has no idempotency key.
     once_until_ms: int = 0

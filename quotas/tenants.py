@@ -41,7 +41,6 @@ class TenantIds:
         self._database = database
 
     async def root(self, tenant_id: str) -> str | None:
-        """Return the root of a tenant, also of a deleted one; None if the id was never claimed."""
         entries = await self._database.call(
             "ZRANGEBYLEX", keyspace.TENANTS, f"[{tenant_id} ", f"({tenant_id} \x7f", "LIMIT", 0, 1
         )
@@ -53,7 +52,6 @@ class TenantIds:
         return list(dict.fromkeys(await self._database.run("tenant_accounts", keyspace.of_root(root), tenant_id)))
 
     async def claim_of(self, tenant_id: str) -> int:
-        """Return the number of an id's current claim, or of the next one if it is not claimed."""
         name = hashlib.sha1(tenant_id.encode(), usedforsecurity=False).hexdigest()
         found = await self._database.call("HMGET", keyspace.CLAIMS, name, tenant_id)
         return int(found[0] or found[1] or 0)
@@ -71,7 +69,6 @@ class TenantIds:
             barred = number
 
     async def page(self, after: str | None, limit: int) -> list[tuple[str, str]]:
-        """Return at most `limit` ids with their roots, after the id `after`; some may have no tenant."""
         start = "-" if after is None else f"({after} \x7f"
         entries = await self._database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit)
         return [(tenant_id, root) for tenant_id, root in (entry.split(" ") for entry in entries)]
@@ -148,13 +145,11 @@ class Tenant:
     name: str = ""
     # The organisation at the top, whose hash tag its keys carry; the tenant itself if it has no parent.
     root: str
-    # The tenant above, whose limits apply too.
     parent: str | None = None
     # Accounts of all tenants above, nearest first.
     parents: tuple[str, ...] = ()
     # IANA name; it defines when days and months begin.
     timezone: str = "UTC"
-    # Relative share of the capacity.
     weight: float = 1.0
     default_lane: str = LANES[0]
     lanes: tuple[str, ...] = LANES
@@ -181,7 +176,6 @@ class Tenant:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its work is never recomputed while its worker lives."""
         return self.preemption == "exact"
 
     @property
@@ -191,7 +185,6 @@ class Tenant:
 
     @property
     def above(self) -> tuple[str, ...]:
-        """Ids of all tenants above, nearest first."""
         return tuple([keyspace.tenant_of(account) for account in self.parents])
 
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
@@ -271,7 +264,6 @@ class TenantStore:
         return None if root is None else await self._read(tenant_id, root)
 
     async def list(self, limit: int = PAGE, after: str | None = None) -> list[Tenant]:
-        """Return at most `limit` tenants by id, after the tenant `after`."""
         found: list[Tenant] = []
         while len(found) < limit:
             entries = await self._ids.page(after, limit - len(found))
@@ -305,7 +297,6 @@ class TenantStore:
         )
 
     async def resume(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
-        """Admit the tenant's requests again. Raises TenantNotFound, and VersionConflict as `update`."""
         return await self._change(
             tenant_id, lambda tenant: dataclasses.replace(tenant, state="active", suspended_at=None), version, note
         )
@@ -342,7 +333,6 @@ class TenantStore:
         raise VersionConflict(tenant_id)
 
     async def _parent(self, parent_id: object) -> Tenant | None:
-        """Return the parent that a new tenant's document names. Raises FieldError."""
         if parent_id is None:
             return None
         parent = await self.get(parent_id) if isinstance(parent_id, str) else None

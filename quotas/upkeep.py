@@ -24,7 +24,6 @@ class ActiveRoots:
         self._next = 0
 
     async def enlist(self, root: str) -> None:
-        """Add a root, or record that it is still used."""
         await self._database.call("ZADD", keyspace.ROOTS, await self._database.now_ms(), root)
         self._enlisted[root] = time.monotonic()
 
@@ -33,7 +32,6 @@ class ActiveRoots:
         return time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) < ENLIST_EVERY_S
 
     async def next_batch(self) -> list[str]:
-        """Return the next roots of a round over all of them."""
         last = self._next + ROOTS_PER_LOOK - 1
         roots: list[str] = await self._database.call("ZRANGE", keyspace.ROOTS, self._next, last)
         self._next = last + 1 if len(roots) == ROOTS_PER_LOOK else 0

@@ -37,7 +37,6 @@ class Totals:
         self.spend += other.spend
 
     def count(self, fields: Iterable[str]) -> int:
-        """Return the sum of these fields; unknown ones count as zero."""
         return sum(getattr(self, name, 0) for name in fields)
 
 
@@ -45,8 +44,7 @@ class Window(Protocol):
     """Usage in one window at one moment."""
 
     @property
-    def totals(self) -> Totals:
-        """The usage that counts now."""
+    def totals(self) -> Totals: ...
 
     @property
     def ends_ms(self) -> int | None:
@@ -91,7 +89,6 @@ class Slicing:
         return -(-self.length_ms // self.slice_ms)
 
     def expires_ms(self, number: int) -> int:
-        """Return when a slice expires."""
         return (number + self.slices + 1) * self.slice_ms
 
 
@@ -138,7 +135,6 @@ class Minute:
     slices: dict[int, Totals] = field(default_factory=dict)
 
     def at(self, now_ms: int) -> MinuteView:
-        """Return the usage that counts now, without a change."""
         current = now_ms // self.slicing.slice_ms
         seen: dict[int, Totals] = {}
         for number, part in self.slices.items():
@@ -175,7 +171,6 @@ class Calendar:
 
     @property
     def month(self) -> str:
-        """For example `2026-11`."""
         return self.today.strftime("%Y-%m")
 
 

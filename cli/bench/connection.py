@@ -64,13 +64,11 @@ class Endpoint:
         )
 
     def request(self, body: object, key: str, lane: str) -> bytes:
-        """Return a request as bytes."""
         content = msgspec.json.encode(body)
         named = f"authorization: Bearer {key}\r\nx-fairlane-lane: {lane}\r\ncontent-length: {len(content)}\r\n\r\n"
         return (self._head + named).encode() + content
 
     async def connect(self) -> "BenchConnection":
-        """Open a new connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if self.is_tls else None
         _, made = await loop.create_connection(BenchConnection, self.host, self.port, ssl=context)
@@ -109,7 +107,6 @@ class BenchConnection(asyncio.Protocol):
             raise
 
     def close(self) -> None:
-        """Close the connection, which cancels a running request."""
         self.is_open = False
         if self._transport is not None:
             self._transport.close()

@@ -36,7 +36,6 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Since the start of the run, in an open loop.
     at_s: float
     lane: LaneName
-    # Index of its key.
     key: int
     prompt_tokens: int
     output_tokens: int

@@ -43,7 +43,6 @@ class BenchProgress:
         self._task = self._progress.add_task("", total=duration_s if by_time else requests)
 
     async def show(self) -> None:
-        """Refresh the line until cancelled."""
         seen_s, seen_tokens = 0.0, 0
         with self._progress:
             while True:

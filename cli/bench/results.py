@@ -48,7 +48,6 @@ class Gaps:
         return both
 
     def spread(self) -> "BenchSpread | None":
-        """Return percentiles in milliseconds; None without gaps."""
         total = self._counts.total()
         if not total:
             return None
@@ -93,13 +92,11 @@ class Measured(msgspec.Struct, kw_only=True):
 
     @property
     def tpot_ms(self) -> float | None:
-        """None with fewer than two tokens."""
         if self.first_s is None or self.last_s is None or self.output_tokens < 2:
             return None
         return (self.last_s - self.first_s) * 1e3 / (self.output_tokens - 1)
 
     def kept(self, target: LaneTarget) -> bool:
-        """Return whether it succeeded within its targets."""
         ttft, tpot = self.ttft_ms, self.tpot_ms
         return (
             self.code is None
@@ -123,7 +120,6 @@ class BenchGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of a group of requests. Rates are per second of the run."""
 
     requests: int
-    # Requests that succeeded.
     ended: int
     errors: dict[str, int]
     prompt_tokens: int

@@ -33,7 +33,6 @@ class Tally:
     """The progress of a run."""
 
     done: list[Measured] = field(default_factory=list)
-    # By lane.
     gaps: dict[str, Gaps] = field(default_factory=dict)
     running: int = 0
     sent: int = 0

@@ -119,7 +119,6 @@ async def _gateway(url: str) -> Finding:
 
 
 async def _engine(kind: str, url: str, key: str | None) -> Finding:
-    """Check an external engine by the models that it lists."""
     place = masked("engine_url", url)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
@@ -136,7 +135,6 @@ async def _engine(kind: str, url: str, key: str | None) -> Finding:
 
 
 async def _version_at(url: str) -> str | None:
-    """Return the version of the gateway at `url`; None if there is none."""
     try:
         async with httpx.AsyncClient(timeout=ASK_S, trust_env=False) as http:
             return str((await http.get(f"{url.rstrip('/')}/version")).json()["version"])

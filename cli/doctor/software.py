@@ -16,7 +16,6 @@ from fairlane.worker.errors import ModelError
 from fairlane.worker.model.files import check_name
 
 OLDEST_PYTHON = (3, 11)
-# Packages whose versions are shown.
 SHOWN_PACKAGES = ("torch", "transformers", "tokenizers", "redis", "starlette", "uvicorn")
 EXTRAS = ("gateway", "worker")
 COMPILE_S = 60.0
@@ -70,7 +69,6 @@ def _torch() -> Finding:
 
 
 def _compiler() -> Finding:
-    """Check for a compiler that can build `worker.native`."""
     path = shutil.which("g++") or shutil.which("c++")
     advice = "install g++ 10 or newer with OpenMP: compiled CPU kernels are several times as fast"
     if path is None:
@@ -115,7 +113,6 @@ def _files(path: Path) -> Finding:
 
 
 def _cached(model: str) -> Finding:
-    """Check whether a hub's model is downloaded."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:

@@ -90,7 +90,6 @@ async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:
 
 
 def _standing(info: Mapping[str, Any], faults: Sequence[Fault]) -> Iterator[Finding]:
-    """Yield a finding for each kind of fault, whether the store has it or not."""
     by_kind = {fault.kind: fault for fault in faults}
     if not info:
         yield from (warn("", fault.found, fault.advice) for fault in faults)

@@ -105,7 +105,6 @@ def advise_command(
 
 
 def _with_targets(tier: Tier, ttft_s: float | None, tpot_ms: float | None) -> Tier:
-    """Return the latency tier with these targets. Raises ValueError for an invalid time."""
     if tier.lane is not LaneName.LATENCY:
         return tier
     tier = tier if ttft_s is None else replace(tier, ttft_ms=_checked("ttft_s", ttft_s) * 1e3)

@@ -123,7 +123,6 @@ def _headroom(found: Headroom) -> Document:
 
 
 def _tables(trace: str, rows: Sequence[TraceRow], stretch: Stretch, advice: Advice, limits: Sequence[Headroom]) -> None:
-    """Print the tables, the answer first."""
     typer.echo(_answer(advice))
     if len(stretch.rows) < len(rows):
         typer.echo(

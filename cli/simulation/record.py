@@ -72,8 +72,6 @@ def _created(file: Path) -> Iterator[IO[bytes]]:
 
 @dataclass(slots=True)
 class _Followed:
-    """The reading position in one file of one gateway."""
-
     read_bytes: int = 0
     # An incomplete last line.
     rest: bytes = b""
@@ -104,7 +102,6 @@ class Follower:
     _is_idle: bool = False
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Poll until the time is over or the trace is full."""
         while True:
             over = is_over()
             self.look()

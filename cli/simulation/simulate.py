@@ -141,7 +141,6 @@ def simulate(
 
 
 def _run(scenario: Scenario, loads: Sequence[float]) -> list[report.SimulatedLoad]:
-    """Run each load in turn, under a progress bar on a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         runs = []

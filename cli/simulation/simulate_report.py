@@ -97,7 +97,6 @@ def _figures(group: Group) -> tuple[object, ...]:
 
 
 def _cached(group: Group) -> float:
-    """Return the prefix cache's hit rate in percent of prompt tokens."""
     return 100.0 * group.cached_tokens / group.prompt_tokens if group.prompt_tokens else 0.0
 
 
@@ -148,7 +147,6 @@ def draw(runs: Sequence[SimulatedLoad], form: str) -> dict[str, bytes]:
 
 
 def _latency(runs: Sequence[SimulatedLoad]) -> "Figure":
-    """Plot TTFT and TPOT by lane, at each percentile."""
     figure = _blank_figure()
     for place, (title, attribute) in enumerate((("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")), 1):
         axes = figure.add_subplot(1, 2, place, title=title, xlabel="percentile", ylabel="ms", yscale="log")
@@ -163,7 +161,6 @@ def _latency(runs: Sequence[SimulatedLoad]) -> "Figure":
 
 
 def _goodput(runs: Sequence[SimulatedLoad]) -> "Figure":
-    """Plot output tokens per second over load: in total, and of requests that kept their targets."""
     figure = _blank_figure()
     axes = figure.add_subplot(title="Output", xlabel="load", ylabel="output tokens / s")
     loads = [run.load for run in runs]
@@ -175,7 +172,6 @@ def _goodput(runs: Sequence[SimulatedLoad]) -> "Figure":
 
 
 def _service(run: SimulatedLoad) -> "Figure":
-    """Plot each tenant's cumulative service in weighted tokens over time."""
     figure = _blank_figure()
     axes = figure.add_subplot(
         title=f"Service at load {run.load:g}", xlabel="s", ylabel="service: prompt tokens computed + 2 x output tokens"

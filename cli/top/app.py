@@ -82,7 +82,6 @@ class TopApp(App[None]):
         self.draw()
 
     def show(self, picture: Picture) -> None:
-        """Show a newer picture, now or when the pause ends."""
         self._newest = picture
         if not self._is_paused:
             self._picture = picture
@@ -103,24 +102,20 @@ class TopApp(App[None]):
             self.query_one(f"#{name}", Static).update(content)
 
     def action_pause(self) -> None:
-        """Pause, or continue with the newest picture."""
         self._is_paused = not self._is_paused
         self.show(self._newest)
         self.draw()
 
     def action_sort(self) -> None:
-        """Sort tenants by the next figure."""
         sorts = panels.TENANT_SORTS
         self._sort = sorts[(sorts.index(self._sort) + 1) % len(sorts)]
         self.draw()
 
     def action_colour(self) -> None:
-        """Colour blocks by lane or by tenant."""
         self._by_tenant = not self._by_tenant
         self.draw()
 
     def action_filter(self) -> None:
-        """Show the filter's input."""
         asked = self.query_one("#filter", Input)
         asked.add_class("asked")
         asked.value = self._filtered
@@ -134,7 +129,6 @@ class TopApp(App[None]):
         self._close_filter()
 
     def action_clear(self) -> None:
-        """Remove the filter and show all panels."""
         self._filtered = ""
         self._close_filter()
         self.action_zoom("")

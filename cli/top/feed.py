@@ -68,7 +68,6 @@ class Feed:
         self._picture = Picture()
 
     async def run(self) -> None:
-        """Use the best source available; after an error, start again with the best."""
         timeout = httpx.Timeout(ASK_S, read=SILENT_S)
         async with httpx.AsyncClient(
             base_url=self._url, headers=self._headers, timeout=timeout, transport=self._transport
@@ -142,7 +141,6 @@ async def _page(http: httpx.AsyncClient, path: str) -> msgspec.Raw:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raise NotServed or TroubleError for an error response."""
     if answer.is_success:
         return
     if answer.status_code in NOT_THERE or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
@@ -156,7 +154,6 @@ def _check(answer: httpx.Response) -> None:
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
-    """Yield the events of a stream with their data."""
     event, data = "", []
     async for line in answer.aiter_lines():
         name, _, value = line.partition(":")

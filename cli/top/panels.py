@@ -76,7 +76,6 @@ def lanes_panel(lanes: Sequence[TopLane], width: int) -> RenderableType:
 
 
 def _against(spread: TopSpread | None, target_ms: float | None) -> Text:
-    """Render a latency and its target, green if it is met."""
     aim = "" if target_ms is None else f"/{duration(target_ms)}"
     if spread is None:
         return Text(f"-{aim}")

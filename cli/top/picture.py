@@ -77,7 +77,6 @@ class TopBlocks(msgspec.Struct, frozen=True):
         return self.states[run[3]] if 0 <= run[3] < len(self.states) else ""
 
     def lane(self, run: Run) -> str | None:
-        """Return the lane of a run's owner; None if it has no owner."""
         return self.lanes[run[2]] if 0 <= run[2] < len(self.lanes) else None
 
 

@@ -15,7 +15,6 @@ class BudgetErasure:
         self._database = Database(client)
 
     async def erase_keys(self, gone: DeletedTenant) -> int:
-        """Erase its API keys and their idempotency records; return the number of keys."""
         index, count = f"{keyspace.of_root(gone.root)}keys:{gone.account}", 0
         while ids := await self._database.call("ZRANGE", index, 0, AT_ONCE - 1):
             for key_id in ids:
@@ -25,7 +24,6 @@ class BudgetErasure:
         return count
 
     async def erase_responses(self, gone: DeletedTenant) -> int:
-        """Erase its stored responses and its seal; return the number of responses."""
         await forget_seal(self._database, gone.root, gone.account)
         return await forget_responses(self._database, gone.root, gone.account)
 

@@ -23,7 +23,6 @@ class LedgerErasure:
         self._ids = TenantIds(self._database)
 
     async def erase_entries(self, gone: DeletedTenant) -> int:
-        """Erase the ledger's entries and sums; return the number of entries."""
         prefix, account = keyspace.of_root(gone.root), gone.account
         stream = f"{prefix}ledger:{account}"
         count = int(await self._database.call("XLEN", stream))
@@ -43,7 +42,6 @@ class LedgerErasure:
         return len(levels)
 
     async def redact_audit(self, gone: DeletedTenant) -> int:
-        """Redact its audit entries, keeping actor, action and time; return the number of entries."""
         return await self._audit.redact(gone.id, gone.deleted_ms)
 
     async def forget(self, gone: DeletedTenant) -> bool:
@@ -56,7 +54,6 @@ class LedgerErasure:
         return True
 
     async def _spans(self, gone: DeletedTenant) -> list[str]:
-        """Return the days and months for which its ledger may have sums."""
         today = datetime.fromtimestamp(await self._database.now_ms() / 1e3, UTC).date() + timedelta(days=1)
         first = today - timedelta(days=31 * _MONTHS)
         if gone.created_s:

@@ -21,7 +21,6 @@ class DeletedTenant:
     """A deleted tenant whose data must be erased."""
 
     root: str
-    # The name under which the store keeps the tenant's data.
     account: str
     # By the store's clock; 0 if an older version deleted it and only its names are known.
     deleted_ms: int = 0
@@ -60,7 +59,6 @@ class ErasureList:
         return True
 
     async def roots(self) -> Sequence[str]:
-        """Return the roots that may have deleted tenants."""
         found: list[str] = await self._database.call("ZRANGE", keyspace.ERASING, 0, -1)
         return found
 
@@ -95,16 +93,13 @@ class ErasureList:
         await self._database.call("ZADD", _list(root), now_ms, account)
 
     async def postpone(self, gone: DeletedTenant, until_ms: int) -> None:
-        """Schedule the next pass."""
         await self._database.call("ZADD", _list(gone.root), "XX", until_ms, gone.account)
 
     async def remove(self, gone: DeletedTenant) -> None:
-        """Remove a fully erased tenant from the list."""
         await self._database.call("DEL", _details(gone.root, gone.account))
         await self._database.call("ZREM", _list(gone.root), gone.account)
 
     async def unlist_if_empty(self, root: str) -> None:
-        """Remove a root without deleted tenants from the list of roots."""
         if await self._database.call("ZCARD", _list(root)):
             return
         await self._database.call("ZREM", keyspace.ERASING, root)
