@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated
 
 import msgspec
 import typer
 
 from fairlane.cli import printer
-from fairlane.cli.client import PAGE, AdminClient, CommandError, Url, connect
+from fairlane.cli.client import AdminClient, CommandError, Url, connect
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, cell, readable, show_list, show_next
 
 app = typer.Typer(add_completion=False)
@@ -36,7 +36,6 @@ class AuditFilter(msgspec.Struct, frozen=True):
             (self.tenant is None or target == self.tenant or target.startswith(f"{self.tenant}/"))
             and (self.actor is None or entry["actor"] == self.actor)
             and (self.action is None or action == self.action or action.startswith(f"{self.action}."))
-            and not self.is_older(entry)
         )
 
     def is_older(self, entry: Document) -> bool:
@@ -82,21 +81,11 @@ def moment(text: str, now: float) -> float:
 
 
 def _newest_first(admin: AdminClient, wanted: AuditFilter) -> Iterator[Document]:
-    after: str | None = None
-    while True:
-        page = admin.get("/audit", limit=PAGE, after=after)
-        for entry in page["data"]:
-            if wanted.is_older(entry):
-                return
-            if wanted.takes(entry):
-                yield entry
-        if not page["has_more"]:
-            return
-        after = page["last_id"]
+    recent = takewhile(lambda entry: not wanted.is_older(entry), admin.all("/audit"))
+    return filter(wanted.takes, recent)
 
 
 def _followed(admin: AdminClient, wanted: AuditFilter, limit: int) -> Iterator[Document]:
-    """Yield the latest entries, oldest first, then each new one until interrupted."""
     head = admin.get("/audit", limit=1)["data"]
     found = list(islice(_newest_first(admin, wanted), limit))
     newest = max([entry["id"] for entry in (*head, *found)], key=_place, default="0-0")

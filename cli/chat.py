@@ -148,7 +148,6 @@ class ChatSession:
         return body | {name: value for name, value in stated.items() if value is not None}
 
     def retry(self) -> str | None:
-        """Remove the last question and its answer; return the question."""
         while self.messages:
             taken = self.messages.pop()
             if taken["role"] == "user":
@@ -283,7 +282,6 @@ def _command(talk: ChatSession, line: str) -> str | None:
 
 @contextmanager
 def _output() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None]]]:
-    """Yield functions that print text on stdout, and progress on stderr if it is a terminal."""
     shows_wait, is_terminal = sys.stderr.isatty(), sys.stdout.isatty()
     state = {"waits": False, "thinks": False}
 

@@ -9,14 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fairlane.cli.client import (
-    AdminClient,
-    CommandError,
-    RefusedCall,
-    Url,
-    connect,
-    segment,
-)
+from fairlane.cli.client import AdminClient, CommandError, RefusedCall, Url, connect, segment
 from fairlane.cli.litellm_plan import ImportPlan, Money, plan
 from fairlane.cli.litellm_tables import read_tables
 from fairlane.cli.printer import Document, minute, show_table

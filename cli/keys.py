@@ -4,15 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fairlane.cli.client import (
-    LimitOptions,
-    TenantId,
-    Url,
-    connect,
-    given,
-    limits_of,
-    segment,
-)
+from fairlane.cli.client import LimitOptions, TenantId, Url, connect, given, limits_of, segment
 from fairlane.cli.printer import (
     Document,
     Output,

@@ -28,7 +28,6 @@ LIMITS = {
 BUDGET_COLUMNS = (*LIMITS, "max_budget", "budget_duration", "model_max_budget")
 # Duration of a money budget → the calendar window that is closest.
 PERIODS = {"1d": "day", "24h": "day"} | dict.fromkeys(("28d", "30d", "31d", "1mo"), "month")
-# Nano-units per unit of the currency.
 NANO = 10**9
 ALL_MODELS, TEAM_MODELS, NO_MODELS = ("all-proxy-models", "*"), "all-team-models", "no-default-models"
 ALL_ROUTES = frozenset({"llm_api_routes", "openai_routes", "/*"})
@@ -43,7 +42,6 @@ class Money:
 
     # Convert them to this many tokens per unit of currency.
     tokens_per_unit: float | None = None
-    # Drop them.
     ignored: bool = False
 
 
@@ -92,7 +90,6 @@ class _Maker:
         self._aliases = {row.get("id"): row.get("aliases") for row in tables[ALIASES]}
         groups = (_object(row.get("model_info")).get("access_groups") for row in tables[MODELS])
         self._groups = {str(name) for listed in groups if isinstance(listed, list) for name in listed}
-        # Model aliases of the tenants to create.
         self._of_tenants: dict[str, Mapping[str, str]] = {}
 
     def tenant(self, row: Row, tenant_id: str, alias: object, parents: Iterable[str] | None = None) -> None:
@@ -158,7 +155,6 @@ class _Maker:
         return str(team)
 
     def _check(self, row: Row) -> None:
-        """Raise Refused for a key with restrictions that cannot be represented."""
         expires = row.get("expires")
         if not isinstance(row.get("token"), str) or not SHA256.fullmatch(row["token"]):
             raise Refused("its stored hash is not a SHA-256")
@@ -239,7 +235,6 @@ def _figure(value: object) -> int:
 
 
 def _endpoints(row: Row) -> list[str] | None:
-    """Return the paths that a key may be used for; None for all. Raises Refused."""
     routes = [str(route) for route in row.get("allowed_routes") or []]
     if not routes or not ALL_ROUTES.isdisjoint(routes):
         return None

@@ -58,7 +58,6 @@ def _from_json(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _from_folder(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read a CSV file with a header for each table, named after it."""
     tables: dict[str, list[dict[str, Any]]] = {}
     for name in TABLES:
         path = folder / f"{name}.csv"
@@ -80,7 +79,6 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _from_postgres(url: str) -> dict[str, list[dict[str, Any]]]:
-    """Read all tables in one read-only snapshot."""
     try:
         import psycopg
         from psycopg import sql
@@ -138,7 +136,6 @@ def _value(column: str, value: object) -> object:
 
 
 def _list(text: str) -> list[object]:
-    """Parse a JSON list, or a Postgres array."""
     if not text.startswith("{"):
         found = json.loads(text)
         return found if isinstance(found, list) else _bad(text)

@@ -42,7 +42,6 @@ MODULES = {
         "Advise how many workers a trace needs, and what settings could change.",
     ),
 }
-# The extra that these commands need.
 EXTRA = "gateway"
 # Exit code for wrong arguments or settings, or a start that failed.
 BAD_USAGE = 2
@@ -56,7 +55,6 @@ class Commands(TyperGroup):
     """Subcommands that are imported only when named."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own vendored click types are private
-        """Return every subcommand: `serve`, those of modules, then the rest."""
         first, *others = super().list_commands(ctx)
         return [first, *MODULES, *others]
 
@@ -123,8 +121,7 @@ def root(
     """Fairlane: multi-tenant LLM serving on two lanes.
 
     Exit codes: 0 success; 1 refused by the gateway, or a check found a fault; 2 wrong arguments or settings, or a start
-    that
-    failed; 130 interrupted."""
+    that failed; 130 interrupted."""
 
 
 @app.command()

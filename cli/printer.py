@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
-# Table width if stdout is not a terminal.
 WIDTH_OF_A_PIPE = 200
 FIELD_COLUMNS = ("field", "value")
 

@@ -9,14 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairlane.cli.client import (
-    TenantId,
-    Url,
-    check_writable,
-    connect,
-    segment,
-    write_whole,
-)
+from fairlane.cli.client import TenantId, Url, check_writable, connect, segment, write_whole
 from fairlane.cli.printer import (
     Document,
     Output,

@@ -1,7 +1,6 @@
 """`fairlane requests`: running and recent requests, and why they were slow or failed."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +18,7 @@ from fairlane.cli.printer import (
     show_list,
     show_table,
 )
+from fairlane.scheduler.protocol.lanes import LaneName
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -27,56 +27,21 @@ EVENT_COLUMNS = ("at", "what", "position", "stall")
 PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "copies foreseen", "away")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, or the id of the response or record.")]
 TIME_COLUMNS = ("time went to", "time")
-# The fields of a record that `why` shows.
 WHY = ("id", "request_id", "outcome", "code", "time", "why")
-# The fields of a record that have tables of their own.
 _LISTS = ("events", "preemptions", "time", "waits")
-
-
-class RequestState(StrEnum):
-    """The state of a request."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    PREEMPTED = "preempted"
-    PAUSED = "paused"
-    LOST = "lost"
-    ENDED = "ended"
-
-
-class RequestOutcome(StrEnum):
-    """The outcome of a request."""
-
-    REJECTED = "rejected"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    UNAVAILABLE = "unavailable"
-    FAILED = "failed"
-
-
-class LaneChoice(StrEnum):
-    """The name of a lane."""
-
-    LATENCY = "latency"
-    THROUGHPUT = "throughput"
-
-
-class SlowBy(StrEnum):
-    """A duration to sort by."""
-
-    TTFT = "ttft"
-    TOTAL = "total"
-    QUEUE = "queue"
+State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
+Outcome = Literal["rejected", "finished", "cancelled", "expired", "unavailable", "failed"]
 
 
 @app.command("ls", cls=OutputCommand)
 def list_requests(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    lane: Annotated[LaneChoice | None, typer.Option(help="Only this lane's.")] = None,
-    state: Annotated[RequestState | None, typer.Option(help="Only requests in this state.")] = None,
-    outcome: Annotated[RequestOutcome | None, typer.Option(help="Only requests with this outcome.")] = None,
-    slowest: Annotated[SlowBy | None, typer.Option(help="Sort by this duration, longest first.")] = None,
+    lane: Annotated[LaneName | None, typer.Option(help="Only this lane's.")] = None,
+    state: Annotated[State | None, typer.Option(help="Only requests in this state.")] = None,
+    outcome: Annotated[Outcome | None, typer.Option(help="Only requests with this outcome.")] = None,
+    slowest: Annotated[
+        Literal["ttft", "total", "queue"] | None, typer.Option(help="Sort by this duration, longest first.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Maximum number of rows.")] = 20,
     url: Url = None,
     output: Output = OutputForm.TABLE,
@@ -84,8 +49,7 @@ def list_requests(
     """List running requests, then those that ended last; or the slowest first."""
     with connect(url) as admin:
         query = {"tenant": tenant, "lane": lane, "state": state, "outcome": outcome, "slowest": slowest}
-        stated = {name: str(value) for name, value in query.items() if value is not None}
-        show_list(admin.get("/requests", limit=limit, **stated)["data"], COLUMNS, _row, output)
+        show_list(admin.get("/requests", limit=limit, **query)["data"], COLUMNS, _row, output)
 
 
 @app.command("show", cls=OutputCommand)

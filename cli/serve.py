@@ -57,8 +57,7 @@ async def first_start(
     """Create the admin key and the `demo` tenant if there are none; return a greeting for the operator.
 
     `budgets`: the store of tenants. The tenant's key is only printed to a terminal. Other readers of stdout, such as a
-    log,
-    may keep it, so it is then written to a file in the data directory, from which the `curl` line reads it.
+    log, may keep it, so it is then written to a file in the data directory, from which the `curl` line reads it.
 
     Raises redis.RedisError, StoreUnavailable, OSError."""
     greeting = ""

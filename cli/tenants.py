@@ -313,7 +313,6 @@ def _patch(change: PlannedChange) -> Document:
 
 
 def _whole(entry: object, place: str) -> Document:
-    """Complete an entry with defaults, without the fields that only the gateway sets."""
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
         raise CommandError(f"{place}: must be an object of a tenant's fields")
     try:

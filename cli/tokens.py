@@ -1,7 +1,6 @@
 """`fairlane tokens`: named tokens with a role, for people and programs that operate this installation."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,28 +12,20 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 COLUMNS = ("id", "name", "role", "created", "by", "expires")
 
 
-class RoleName(StrEnum):
-    """The roles of the admin API."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    OWNER = "owner"
-
-
 @app.command(cls=OutputCommand)
 def create(
     name: Annotated[str, typer.Argument(help="Who or what it is for; shown in the audit log.")],
     role: Annotated[
-        RoleName,
+        Literal["viewer", "operator", "owner"],
         typer.Option(help="viewer: read only; operator: also limits, keys, drain, suspend; owner: everything."),
-    ] = RoleName.VIEWER,
+    ] = "viewer",
     expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Create a token. It is shown only this once: only a hash is stored."""
     with connect(url) as admin:
-        body = given(name=name, role=role.value, expires_at=expires_at)
+        body = given(name=name, role=role, expires_at=expires_at)
         token = admin.call("POST", "/tokens", body)
         show(token, output, lambda: _show_secret(token))
 

@@ -39,14 +39,12 @@ class Scopes:
     lanes: tuple[str, ...] | None = None
     # Path prefixes such as `/v1/chat/completions`.
     endpoints: tuple[str, ...] | None = None
-    # Networks that callers must come from.
     cidrs: tuple[str, ...] | None = None
     # Tenants that a gateway in front may name in a header; unlike in the other scopes, None allows none.
     act_as: tuple[str, ...] | None = None
 
     @classmethod
     def parse(cls, value: object) -> "Scopes":
-        """Parse scopes from a JSON object; null is no restriction. Raises FieldError."""
         stated = field_checks.document(
             {} if value is None else value, "scopes", [f.name for f in dataclasses.fields(cls)]
         )
@@ -242,8 +240,6 @@ class KeyStore:
         return dataclasses.replace(after, version=seen.version + 1)
 
     async def lookup(self, full_key: str) -> Identity | None:
-        """Return the key's identity; None if it is malformed, unknown, revoked or expired, or its tenant was
-        deleted."""
         if is_imported(full_key):
             digest = await self._hash(hashlib.sha256(full_key.encode()).hexdigest())
             found = await self._database.call("HMGET", keyspace.imported_key(digest), "root", "tenant", "id")
@@ -268,7 +264,6 @@ class KeyStore:
         return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
 
     async def is_open(self, key: ApiKey) -> bool:
-        """Return whether the key that this one is used through may still act for its tenant; True if there is none."""
         if not key.via.startswith(KEY_WAY):
             return True
         acting = key.via.removeprefix(KEY_WAY)

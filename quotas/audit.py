@@ -81,8 +81,7 @@ class Audit:
 
 class AuditRedaction:
     """Removes the changed values of an erased tenant from its audit entries; actor, action and time stay. Every call
-    may
-    raise StoreUnavailable."""
+    may raise StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -146,7 +145,6 @@ class AuditOutbox:
             return await self._database.run(script, keyspace.of_root(root), *args)
 
     async def move(self, root: str) -> None:
-        """Move at most MOVED_AT_ONCE waiting entries to the log, oldest first. Safe to run concurrently."""
         outbox = keyspace.outbox(root)
         for waiting in await self._database.call("LRANGE", outbox, 0, MOVED_AT_ONCE - 1):
             at_ms, _, entry = waiting.partition(" ")
@@ -162,7 +160,6 @@ async def _write(database: Database, at_ms: str, encoded: str) -> None:
 
 
 def _shortened(value: object) -> object:
-    """Replace each long value by its length, recursively."""
     if isinstance(value, Mapping):
         return {name: _shortened(inner) for name, inner in value.items()}
     length = len(json.dumps(value))

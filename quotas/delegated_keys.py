@@ -37,7 +37,6 @@ class Delegation:
         return self.key_of(self.tenant)
 
     def key_of(self, account: str) -> str:
-        """Return the public id of the account's key: 80 bits of a hash, in the form of all public ids."""
         digest = hashlib.sha256(json.dumps([self.via, account]).encode()).digest()
         return base64.b32encode(digest[:10]).decode().lower()
 
@@ -52,7 +51,6 @@ class DelegatedKeys:
         self._applied: dict[str, Delegation] = {}
 
     async def identity(self, delegation: Delegation) -> Identity | None:
-        """Return the identity for this way; None if the tenant does not exist or the way's key was revoked."""
         way = keyspace.api_key(delegation.key_id)
         root, tenant_id, named = await self._database.call("HMGET", way, "root", "tenant", "key")
         key_id = named or delegation.key_id

@@ -145,7 +145,6 @@ class Ledger:
         return all_accounts(self._database)
 
     async def reaches_back(self, root: str, account: str) -> float | None:
-        """Return the time of the oldest entry, in epoch seconds; None if there is no entry."""
         oldest = await self.entries(root, account, 1)
         return oldest[0].at if oldest else None
 
@@ -207,8 +206,7 @@ async def _rolled(database: Database, root: str, account: str) -> _Rolled:
 
 async def all_accounts(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
     """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root.
-    `roots`:
-    only tenants of these."""
+    `roots`: only tenants of these."""
     ids, start = TenantIds(database), "-"
     while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, READ_AT_ONCE):
         named = [(tenant, root) for tenant, root in (entry.split(" ") for entry in entries)]
@@ -285,7 +283,6 @@ class LedgerExports:
         return await self._database.call("GET", keyspace.EXPORT) or ""
 
     async def write(self, seen: str, new: str) -> bool:
-        """Replace the exporter's state if it is still `seen`."""
         return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
 
     async def accounts(self, *, lately: bool) -> AsyncIterator[tuple[str, str]]:
@@ -346,7 +343,6 @@ class RollUp:
             await self.tenant(root, account, today)
 
     async def tenant(self, root: str, account: str, today: date) -> None:
-        """Drop a tenant's entries that are too old on this day, and roll up its days."""
         prefix, last = keyspace.of_root(root), today - timedelta(days=self._days + 1)
         before_ms = (today - timedelta(days=self._entry_days + 1) - date(1970, 1, 1)).days * _DAY_MS
         await self._database.run("ledger_trim", prefix, account, max(0, before_ms), int(self._exports))

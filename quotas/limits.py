@@ -31,8 +31,7 @@ class LimitsError(FieldError):
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """Prices in nano-units (billionths) of the installation's currency per token. They are whole numbers, so every
-    charge
-    is exact."""
+    charge is exact."""
 
     input: int = 0
     # Per cached prompt token; never more than `input`.
@@ -146,7 +145,6 @@ class LimitsBy:
 
     @classmethod
     def parse_all(cls, value: object, lanes: Collection[str]) -> "tuple[LimitsBy, ...]":
-        """Parse a JSON list of them; null is none. Raises FieldError."""
         if not isinstance(value, list | tuple | None) or len(value or ()) > LARGEST_LIMITS_BY:
             raise FieldError("limits_by", f"must be a list of at most {LARGEST_LIMITS_BY} objects")
         found = [cls._parse(item, f"limits_by.{number}", lanes) for number, item in enumerate(value or ())]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.limits import FREE, Demand, Level, Limits, Place, Prices, Scope
+from fairlane.quotas.sizing import is_paced
 from fairlane.quotas.store import AccessDenied, Ask, Reason
 from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Slicing, Totals, calendar_at
 
@@ -148,7 +149,6 @@ class MemoryOrganisation:
             self.fixed[ask.once.name] = FixedPrices(ask.prices, ask.once.until_ms)
 
     def paid_ahead(self, ask: Ask, now_ms: int) -> Totals:
-        """Return how much of what a request resumes from, prompts included, earlier runs have paid for."""
         paid = None if ask.once is None else self.paid.get(ask.once.name)
         begun = ask.start.published
         if not begun or paid is None or paid.until_ms <= now_ms:
@@ -230,17 +230,13 @@ class MemoryOrganisation:
         return [self._level(level, now_ms) for level in ids]
 
     def applicable_levels(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        levels = self.levels_with_paused(ids, now_ms)
-        return [level.for_batch() for level in levels] if ask.is_batch else levels
-
-    def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        paced = ("tokens_per_minute", "output_tokens_per_minute")
-        return [
+        levels = [
             dataclasses.replace(level, paused=self._paused(level_id, now_ms))
-            if level.limits.as_dict().keys() & set(paced)
+            if any(is_paced(rule) for rule, _ in level.rules())
             else level
             for level_id, level in zip(ids, self.levels(ids, now_ms), strict=True)
         ]
+        return [level.for_batch() for level in levels] if ask.is_batch else levels
 
     def _paused(self, level: LevelId, now_ms: int) -> Sequence[Place]:
         paused = self.figures(level).paused

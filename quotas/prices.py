@@ -44,7 +44,6 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def parse(cls, rows: object) -> "PriceList":
-        """Parse a JSON list of rows. Raises FieldError naming the row and the field."""
         if not isinstance(rows, list | tuple) or len(rows) > MOST_ROWS:
             raise FieldError("prices", f"must be a list of at most {MOST_ROWS} rows")
         found = [_row(row, f"prices.{number}") for number, row in enumerate(rows)]

@@ -168,8 +168,7 @@ class RedisQuotaStore:
 
     async def expired(self, limit: int) -> list[Lapsed]:
         """Return reservations whose lease has run out: see QuotaStore. Also move audit entries that killed gateways
-        have
-        left in their outboxes."""
+        have left in their outboxes."""
         if limit < 1 or not await self._database.run("watch", keyspace.REAPER, self._lease_ms):
             return []
         found: list[Lapsed] = []

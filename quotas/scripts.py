@@ -64,7 +64,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 # The parts that precede the functions. The store builds their functions and tables once; for scripts, at each call.
 LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")
-# The functions that requests call, each with its flags.
 FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}
 
 _SEQUENCES = (list, tuple)

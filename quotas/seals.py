@@ -21,7 +21,6 @@ class TenantSeal:
         return self._seal.close(content, self._place)
 
     def open(self, carried: bytes) -> bytes | None:
-        """Return the content; None if it was sealed with another key, or changed."""
         return self._seal.open(carried, self._place)
 
 

@@ -35,8 +35,7 @@ class Grant:
 
 def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Demand:
     """Return the demand with the output to hold first: a quantum per choice, or everything at once. If the caller has
-    not
-    stated its output, it is cut to what the limits leave, at least one token per choice."""
+    not stated its output, it is cut to what the limits leave, at least one token per choice."""
     if not demand.stated:
         demand = dataclasses.replace(demand, ceiling=max(1, largest(levels, demand.ceiling, choices=1)))
     left = choice = max(0, demand.ceiling - demand.start) if demand.choices else 0
@@ -105,7 +104,6 @@ def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]
 
 
 def _outputs(levels: Iterable[Level], prices: Prices) -> Iterator[tuple[Level, LimitRule, int]]:
-    """Yield those of them that output uses up."""
     return (each for each in _metering(levels) if each[1].output_weight(prices))
 
 

@@ -111,7 +111,6 @@ PAGE = 100
 INCARNATION_BYTES = 6
 TENANT_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 _TRIES = 20
-# Maximum depth of a hierarchy of tenants.
 DEEPEST = 4
 
 
@@ -158,7 +157,6 @@ class Tenant:
     # Aliases of the tenant's own, resolved to the model everywhere.
     model_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     limits: Limits = dataclasses.field(default_factory=Limits)
-    # Limits per model, lane or both, in addition to the others.
     limits_by: tuple[LimitsBy, ...] = ()
     # Limits of its own (not of its keys) that are counted and reported, but never refuse a request.
     shadow: tuple[str, ...] = ()
@@ -180,7 +178,6 @@ class Tenant:
 
     @property
     def account(self) -> str:
-        """The name under which the store keeps the tenant's data."""
         return keyspace.account(self.id, self.incarnation)
 
     @property
@@ -343,7 +340,6 @@ class TenantStore:
         return parent
 
     async def _put(self, tenant: Tenant, version: int, note: Note | None, claim: int = 0) -> Tenant:
-        """`claim`: the number of the claim, when creating."""
         by = [(each.model, each.lane) for each in tenant.limits_by]
         card = packing.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.account), card]

@@ -8,7 +8,6 @@ import time
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis
 
-# Roots returned by one call of `some`; the next call continues from there.
 ROOTS_PER_LOOK = 256
 ENLIST_EVERY_S = 3_600.0
 QUIET_AFTER_MS = 86_400_000
@@ -38,7 +37,6 @@ class ActiveRoots:
         return roots
 
     async def idle(self) -> set[str]:
-        """Return some roots enlisted so long ago that no process relies on them."""
         some = ("LIMIT", 0, ROOTS_PER_LOOK)
         return set(await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", await self._quiet_ms(), *some))
 
@@ -50,7 +48,6 @@ class ActiveRoots:
         return await self._database.now_ms() - QUIET_AFTER_MS
 
 
-# A gateway silent for this long counts as gone.
 PRESENT_MS = 10_000
 
 

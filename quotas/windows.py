@@ -54,8 +54,7 @@ class Window(Protocol):
     def length_ms(self) -> int:
         """How long usage counts at least; 0 if that does not depend on when it happened."""
 
-    def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
-        """Return when at least `amount` of the current usage has expired."""
+    def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)

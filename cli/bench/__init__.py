@@ -9,5 +9,4 @@
     report.py      progress, tables, comparison of two runs
 
 A request passes load → prompts → run → connection → results. The HTTP stream is parsed by hand, since one core must
-read
-two hundred streams alongside the server under test. Start with `run.py`."""
+read two hundred streams alongside the server under test. Start with `run.py`."""

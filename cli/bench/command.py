@@ -295,7 +295,6 @@ def _body(plan: BenchPlan, model: str, request: load.BenchRequest, prompt: Seque
 
 
 async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, list[int]]:
-    """Return the model's name, and ids of common words if prompts are sent as ids. Raises CommandError."""
     headers = {"authorization": f"Bearer {key}"}
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=ASK_S) as http:

@@ -20,8 +20,7 @@ class PromptMaker:
     """Makes prompts as token ids if the model's ids of common words are known, else as text of about that many tokens.
 
     The same seed makes the same prompts, which a second run would find in the prefix cache. Blocks that a trace names
-    are
-    derived from their names, so two prompts share exactly the prefix that their names share."""
+    are derived from their names, so two prompts share exactly the prefix that their names share."""
 
     def __init__(self, seed: str, vocabulary: Sequence[int] = ()) -> None:
         """`vocabulary`: token ids to draw from; empty makes prompts of text."""
@@ -29,7 +28,6 @@ class PromptMaker:
         self._vocabulary = vocabulary
 
     def prompt(self, request: BenchRequest) -> list[int] | str:
-        """Return exactly `prompt_tokens` ids, or that many words."""
         drawn: list[int] = []
         size = request.block_tokens
         for block in request.hash_ids[: request.prompt_tokens // size]:

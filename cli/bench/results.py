@@ -131,7 +131,6 @@ class BenchGroup(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: BenchSpread | None
     itl_ms: BenchSpread | None
     e2e_ms: BenchSpread | None
-    # Fraction of all requests.
     goodput: float
     goodput_per_s: float
 

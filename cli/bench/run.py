@@ -20,7 +20,6 @@ TIMEOUT = "timeout"
 UNREACHABLE = "unreachable"
 # Upper bound of the pause after a refusal, so that a daily limit does not end the load.
 LONGEST_PAUSE_S = 5.0
-# Pause after a failed connection attempt.
 PAUSE_S = 0.5
 # First tokens that the progress line summarises.
 RECENT = 256
@@ -74,7 +73,6 @@ class BenchRun:
             self._end()
 
     async def opened(self, requests: Iterator[BenchRequest], most_open: int) -> None:
-        """Send each request at its time, until all have ended."""
         self.tally.began_s = began_s = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as tasks:

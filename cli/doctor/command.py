@@ -8,7 +8,7 @@ import typer
 
 from fairlane.cli.client import Url
 from fairlane.cli.config import ConfigFile, complaints_of
-from fairlane.cli.doctor.findings import Finding, FindingState, fail, ok
+from fairlane.cli.doctor.findings import Finding, fail, ok
 from fairlane.cli.doctor.machine import check_machine, check_network
 from fairlane.cli.doctor.software import check_software
 from fairlane.cli.doctor.store import check_store
@@ -30,7 +30,7 @@ def doctor(config: ConfigFile = None, url: Url = None, output: Output = OutputFo
     findings = asyncio.run(examine(config, url))
     shown = [msgspec.to_builtins(finding) for finding in findings]
     show_list(shown, COLUMNS, lambda each: (each["check"], each["state"], each["found"], each["advice"]), output)
-    if any(finding.state is FindingState.FAIL for finding in findings):
+    if any(finding.state == "fail" for finding in findings):
         raise typer.Exit(1)
 
 

@@ -1,25 +1,16 @@
 """The result of a check of `fairlane doctor`."""
 
-from enum import StrEnum
+from typing import Literal
 
 import msgspec
-
-
-class FindingState(StrEnum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    # Works now, but may fail or be slow later.
-    WARN = "warn"
-    # Does not work.
-    FAIL = "fail"
 
 
 class Finding(msgspec.Struct, frozen=True):
     """The result of one check."""
 
     check: str
-    state: FindingState
+    # `warn`: it works now, but may fail or be slow later.
+    state: Literal["ok", "warn", "fail"]
     # What was found, in a few words; no secret.
     found: str
     # What to do; empty if nothing is wrong.
@@ -28,14 +19,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 def ok(check: str, found: str) -> Finding:
     """Return a finding without a problem."""
-    return Finding(check, FindingState.OK, found)
+    return Finding(check, "ok", found)
 
 
 def warn(check: str, found: str, advice: str) -> Finding:
     """Return a finding that works for now."""
-    return Finding(check, FindingState.WARN, found, advice)
+    return Finding(check, "warn", found, advice)
 
 
 def fail(check: str, found: str, advice: str) -> Finding:
     """Return a finding that does not work."""
-    return Finding(check, FindingState.FAIL, found, advice)
+    return Finding(check, "fail", found, advice)

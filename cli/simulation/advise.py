@@ -75,8 +75,7 @@ def advise_command(
     """Advise how many workers a trace needs, and what other settings would change, with the simulations as evidence.
 
     A number of workers is enough if 99 % of the latency lane's requests keep its TTFT target, 99 % its TPOT target, 99
-    % of
-    the throughput lane's requests keep their TTFT target, and that lane's backlog drains."""
+    % of the throughput lane's requests keep their TTFT target, and that lane's backlog drains."""
     with usage_errors():
         calibration = read_workers(costs, workers_costs, hardware)
         read = read_file(trace, calibration.kv_tokens, bad_rows)

@@ -62,8 +62,7 @@ def refusals() -> Iterator[None]:
 
 def read_workers(file: Path | None, url: str | None, hardware: str | None) -> Calibration:
     """Read a calibration by hardware name; else from a running worker, and store it in `file`; else from `file`; else
-    return
-    the default."""
+    return the default."""
     if hardware is not None:
         if file is not None or url is not None:
             raise CommandError("--hardware cannot be combined with --costs or --calibrate")

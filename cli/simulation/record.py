@@ -144,7 +144,6 @@ class Follower:
                 self._write(known, line)
 
     def _write(self, known: _Followed, line: bytes) -> None:
-        """Write a line, preceded by its file's header if that differs from the last one written."""
         try:
             at_ms = _decode(line).at_ms
         except msgspec.DecodeError:

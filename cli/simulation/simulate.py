@@ -12,15 +12,7 @@ from rich.progress import Progress
 
 from fairlane.cli.client import CommandError
 from fairlane.cli.simulation import simulate_report as report
-from fairlane.cli.simulation.inputs import (
-    cut,
-    print_left_out,
-    read_file,
-    read_workers,
-    refusals,
-    resized,
-    usage_errors,
-)
+from fairlane.cli.simulation.inputs import cut, print_left_out, read_file, read_workers, refusals, resized, usage_errors
 from fairlane.scheduler.simulation.scenario import Scenario, check_load
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
 
@@ -94,8 +86,7 @@ def simulate(
     """Run the real scheduler in virtual time over a request trace.
 
     Tenants, lanes and stated limits are drawn from the seed; the same seed gives the same run. Admission, global queue
-    and
-    planner are the code that serves."""
+    and planner are the code that serves."""
     with usage_errors():
         calibration = read_workers(costs, calibrate, hardware)
         if trace is None:

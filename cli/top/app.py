@@ -139,7 +139,6 @@ class TopApp(App[None]):
         self.draw()
 
     def action_zoom(self, name: str) -> None:
-        """Show one panel alone, or all panels if it is shown alone already."""
         self._zoomed = "" if name == self._zoomed else name
         for each in PANELS:
             panel = self.query_one(f"#{each}-panel")

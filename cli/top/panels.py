@@ -213,7 +213,6 @@ def _cells(blocks: TopBlocks, runs: Sequence[Run], room: int, *, by_tenant: bool
 
 
 def _look(blocks: TopBlocks, run: Run, *, by_tenant: bool) -> tuple[str, str]:
-    """Return mark and colour of a block: its state and its owner."""
     mark = MARKS.get(blocks.state(run), FREE)
     if mark == FREE:
         return mark, "dim"

@@ -31,7 +31,6 @@ class LedgerErasure:
         return count
 
     async def erase_figures(self, gone: DeletedTenant) -> int:
-        """Erase its limit figures, once no request can settle any more; return the number of levels."""
         prefix = keyspace.of_root(gone.root)
         levels = [keyspace.tenant_level(gone.account)]
         levels += [keyspace.model_lane_level(gone.account, model, lane) for model, lane in gone.by]

@@ -63,7 +63,6 @@ class ErasureList:
         return found
 
     async def due(self, root: str, now_ms: int) -> list[DeletedTenant]:
-        """Return at most AT_ONCE tenants of a root whose next pass is due."""
         some = ("LIMIT", 0, AT_ONCE)
         accounts = await self._database.call("ZRANGEBYSCORE", _list(root), "-inf", now_ms, *some)
         return [await self.get(root, account) for account in accounts]
