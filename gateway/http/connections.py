@@ -154,7 +154,7 @@ class ConnectionLimiter:
         """Return a place for a new connection; None if there is none. `address` is None for a proxy, which has no
         limit."""
         place = Place(self, connection)
-        if self.count >= self.most and not (self._make_room(self._strangers) or self._take_from_callers()):
+        if len(self._places) >= self.most and not (self._make_room(self._strangers) or self._take_from_callers()):
             if self.count >= self.most + RESERVED:
                 self.turned_away += 1
                 return None

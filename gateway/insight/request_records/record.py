@@ -120,10 +120,10 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return 0 if self.total_ms is None else round(self.arrived_s * 1e3 + self.total_ms)
 
     def add(self, at_ms: float, kind: str, figure: float | None = None) -> None:
-        if len(self.events) >= MOST_EVENTS:
+        self.events += [RecordedEvent(round(at_ms, 1), kind, figure)]
+        if len(self.events) > MOST_EVENTS:
             del self.events[MOST_EVENTS // 2]
             self.left_out += 1
-        self.events.append(RecordedEvent(round(at_ms, 1), kind, figure))
 
     def add_preemption(self, preemption: RecordedPreemption) -> None:
         self.preempted += 1
