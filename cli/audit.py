@@ -21,9 +21,7 @@ OMITTED = frozenset({"id", "tenant", "state", "created_at", "version"})
 FOLLOW_S = 1.0
 
 
-class AuditFilter(msgspec.Struct, frozen=True):
-    """A filter for audit entries; None matches any."""
-
+class _AuditFilter(msgspec.Struct, frozen=True):
     tenant: str | None
     actor: str | None
     action: str | None
@@ -59,7 +57,7 @@ def audit(
 ) -> None:
     """Show the audit log: who changed what and when, newest first."""
     with connect(url) as admin:
-        wanted = AuditFilter(tenant, actor, action, None if since is None else moment(since, time.time()))
+        wanted = _AuditFilter(tenant, actor, action, None if since is None else moment(since, time.time()))
         if not follow:
             return show_list(islice(_newest_first(admin, wanted), limit), COLUMNS, _row, output)
         for entry in _followed(admin, wanted, limit):
@@ -80,19 +78,19 @@ def moment(text: str, now: float) -> float:
     return (stated if stated.tzinfo else stated.replace(tzinfo=UTC)).timestamp()
 
 
-def _newest_first(admin: AdminClient, wanted: AuditFilter) -> Iterator[Document]:
+def _newest_first(admin: AdminClient, wanted: _AuditFilter) -> Iterator[Document]:
     recent = takewhile(lambda entry: not wanted.is_older(entry), admin.all("/audit"))
     return filter(wanted.takes, recent)
 
 
-def _followed(admin: AdminClient, wanted: AuditFilter, limit: int) -> Iterator[Document]:
+def _followed(admin: AdminClient, wanted: _AuditFilter, limit: int) -> Iterator[Document]:
     head = admin.get("/audit", limit=1)["data"]
     found = list(islice(_newest_first(admin, wanted), limit))
     newest = max([entry["id"] for entry in (*head, *found)], key=_place, default="0-0")
     yield from reversed(found)
     while True:
         fresh = []
-        for entry in _newest_first(admin, AuditFilter(None, None, None, wanted.since)):
+        for entry in _newest_first(admin, _AuditFilter(None, None, None, wanted.since)):
             if _place(entry["id"]) <= _place(newest):
                 break
             fresh.append(entry)

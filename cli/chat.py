@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from fairlane.cli.client import CommandError, Url, no_gateway, refused, report_errors, tenants_url
-from fairlane.cli.printer import duration
+from fairlane.cli.printer import duration, printable
 
 app = typer.Typer(add_completion=False)
 
@@ -301,12 +301,12 @@ def _output() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], Non
             return
         quiet()
         think(is_thought)
-        sys.stdout.write(_printable(text) if is_terminal else text)
+        sys.stdout.write(printable(text, "\n\t") if is_terminal else text)
         sys.stdout.flush()
 
     def wait(why: str) -> None:
         if shows_wait:
-            sys.stderr.write(f"{CLEAR}{DIM}({_printable(why)}){PLAIN}")
+            sys.stderr.write(f"{CLEAR}{DIM}({printable(why)}){PLAIN}")
             sys.stderr.flush()
             state["waits"] = True
 
@@ -315,7 +315,3 @@ def _output() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], Non
     finally:
         quiet()
         think(False)
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)

@@ -125,7 +125,9 @@ def connect(url: str | None) -> Iterator[AdminClient]:
 
 
 @contextmanager
-def report_errors(kinds: tuple[type[Exception], ...] = (CommandError,), exit_code: int = 1) -> Iterator[None]:
+def report_errors(
+    kinds: tuple[type[Exception], ...] = (CommandError, ServeError), exit_code: int = 1
+) -> Iterator[None]:
     """Turn an error of these kinds into a line on stderr and an exit code."""
     try:
         yield
@@ -135,17 +137,14 @@ def report_errors(kinds: tuple[type[Exception], ...] = (CommandError,), exit_cod
 
 
 def tenants_url(url: str | None) -> str:
-    """Return the address of the tenant API: `url`, or from the settings. Raises CommandError."""
-    try:
-        return url or read_settings(None, {}).url
-    except ServeError as error:
-        raise CommandError(str(error)) from None
+    """Return the address of the tenant API: `url`, or from the settings. Raises ServeError."""
+    return url or read_settings(None, {}).url
 
 
 def target_url(url: str | None) -> str:
     """Return the address of the tenant API if it was named: `url`, or a host or port in the settings.
 
-    Otherwise ask on a terminal whether to use the default, and refuse elsewhere. Raises CommandError."""
+    Otherwise ask on a terminal whether to use the default, and refuse elsewhere. Raises CommandError, ServeError."""
     address = tenants_url(url)
     if url is None and not _is_address_named():
         if not sys.stdin.isatty():
@@ -162,11 +161,8 @@ def _is_address_named() -> bool:
 
 
 def address_and_key(url: str | None) -> tuple[str, str]:
-    """Return the admin API's address and key; prompt for the key on a terminal. Raises CommandError."""
-    try:
-        settings = read_settings(None, {})
-    except ServeError as error:
-        raise CommandError(str(error)) from None
+    """Return the admin API's address and key; prompt for the key on a terminal. Raises CommandError, ServeError."""
+    settings = read_settings(None, {})
     key = settings.admin_key or (typer.prompt("Admin key", hide_input=True, err=True) if sys.stdin.isatty() else "")
     if not key or not key.isascii() or not key.isprintable():
         raise CommandError("the admin key is missing or malformed: set FAIRLANE_ADMIN_KEY")

@@ -52,10 +52,7 @@ def default_command(name: str) -> type[TyperGroup]:
 
 
 def show_list(
-    items: Iterable[Document],
-    columns: Sequence[str],
-    row: Callable[[Document], Sequence[object]],
-    output: OutputForm,
+    items: Iterable[Document], columns: Sequence[str], row: Callable[[Document], Sequence[object]], output: OutputForm
 ) -> None:
     """Show the API's items, or a table with a row for each."""
     found = list(items)
@@ -145,9 +142,9 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def printable(text: str) -> str:
-    """Replace each unprintable character by `?`, so that text from the API cannot control the terminal."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+def printable(text: str, kept: str = "") -> str:
+    """Replace unprintable characters, except `kept`, by `?`, so that text from the API cannot control the terminal."""
+    return "".join(character if character.isprintable() or character in kept else "?" for character in text)
 
 
 def duration(milliseconds: float | None) -> str:

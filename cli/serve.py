@@ -102,8 +102,7 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
     arguments = ["--config", config] if config else []
     directory = Path(settings.data_dir)
     with _only_one(directory):
-        await _check_ports(settings)
-        await _check(arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
+        await _check(settings, arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
         store = None if settings.redis_url else EmbeddedStore(directory / "store")
         if store is not None:
             store.start()
@@ -140,20 +139,17 @@ def _only_one(directory: Path) -> Iterator[None]:
         yield
 
 
-async def _check(arguments: list[str], overrides: Mapping[str, str]) -> None:
+async def _check(settings: SharedSettings, arguments: list[str], overrides: Mapping[str, str]) -> None:
+    try:
+        await check_ports(settings)
+    except PortRefused as error:  # another program on the port would pass for our gateway
+        raise ServeError(str(error)) from None
     environ = children_environ(overrides)
     complaints = await asyncio.gather(
         *(check_config(module, arguments, environ) for module in ("fairlane.gateway", "fairlane.worker"))
     )
     for complaint in filter(None, complaints):
         raise ServeError(complaint.splitlines()[-1])
-
-
-async def _check_ports(settings: SharedSettings) -> None:
-    try:
-        await check_ports(settings)
-    except PortRefused as error:  # another program on the port would pass for our gateway
-        raise ServeError(str(error)) from None
 
 
 def _patience_s(section: object, setting: str) -> float:

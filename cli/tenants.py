@@ -188,7 +188,7 @@ def apply(
         changes = plan(wanted, stored, prune=prune)
         for change in changes:
             if not dry_run:
-                carry_out(admin, change)
+                _carry_out(admin, change)
             typer.echo("\n".join(change.describe()))
         others = len({tenant["id"] for tenant in stored} - {tenant["id"] for tenant in wanted})
         if others and not prune:
@@ -241,9 +241,8 @@ def read_file(path: Path) -> list[Document]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
     listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
-    if not isinstance(listed, list) or (
-        listed is document and not listed
-    ):  # an empty list with --prune would delete every tenant
+    # A plain empty list, with --prune, would delete every tenant.
+    if not isinstance(listed, list) or (listed is document and not listed):
         raise CommandError(f"{path}: must hold `tenants:` with a list, and nothing else")
     tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(listed)]
     ids = [tenant["id"] for tenant in tenants]
@@ -292,8 +291,7 @@ def _depths(tenants: Iterable[Document]) -> dict[str, int]:
     return depths
 
 
-def carry_out(admin: AdminClient, change: PlannedChange) -> None:
-    """Make one change. Raises CommandError."""
+def _carry_out(admin: AdminClient, change: PlannedChange) -> None:
     path = f"/tenants/{segment(change.tenant)}"
     match change.action:
         case "create":

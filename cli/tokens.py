@@ -38,10 +38,7 @@ def list_tokens(url: Url = None, output: Output = OutputForm.TABLE) -> None:
 
 
 @app.command()
-def revoke(
-    token: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
-    url: Url = None,
-) -> None:
+def revoke(token: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")], url: Url = None) -> None:
     """Revoke a token and the sessions that signed in with it, from the next call on."""
     with connect(url) as admin:
         admin.call("DELETE", f"/tokens/{segment(token)}")

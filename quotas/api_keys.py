@@ -189,11 +189,7 @@ class KeyStore:
         return await self._add(tenant, key, note and note(key))
 
     async def adopt(
-        self,
-        tenant: Tenant,
-        sha256: str,
-        document: Mapping[str, object],
-        note: Callable[[ApiKey], Note] | None = None,
+        self, tenant: Tenant, sha256: str, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
     ) -> ApiKey:
         """Import an `sk-…` key from other software, given its SHA-256 in hex, so that clients can keep using it.
 

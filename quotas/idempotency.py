@@ -204,13 +204,13 @@ def open_compressed(kept: bytes, seal: Seal, place: str) -> bytes | None:
 async def forget_all(database: Database, root: str, key_id: str) -> None:
     """Delete all records of an erased API key, and what their runs share; owners of running requests lose them. Raises
     StoreUnavailable."""
-    index, *answers = keyspace.idempotency_indexes(root, key_id)
+    prefix = keyspace.of_root(root)
+    index = f"{prefix}idems:{key_id}"
     while digests := await database.call("ZRANGE", index, 0, _AT_ONCE - 1):
         for digest in digests:
             record = keyspace.idempotency(root, key_id, digest)
             print_ = await database.call("HGET", record, "print")
             once = f"{key_id}:{digest}:{(print_ or '')[:_PRINT]}"
-            prefix = keyspace.of_root(root)
             await database.call("UNLINK", record, f"{prefix}runs:{once}", f"{prefix}paid:{once}")
         await database.call("ZREM", index, *digests)
-    await database.call("UNLINK", *answers)
+    await database.call("UNLINK", f"{prefix}answers:{key_id}", f"{prefix}kept:{key_id}")

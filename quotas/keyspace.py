@@ -99,6 +99,7 @@ EXPORT = "fl:export"
 EXPORTER = "fl:exporter"
 AUDIT = "fl:audit"
 PRICES_ROOT = "#prices"
+PRICES = f"fl:quota:{{{PRICES_ROOT}}}:prices"
 # Separates a tenant's id from its incarnation; no id contains it.
 _INCARNATION = "~"
 
@@ -123,11 +124,6 @@ def of_root(root: str) -> str:
     return f"fl:quota:{{{root}}}:"
 
 
-def prices() -> str:
-    """Return the key of the price list."""
-    return f"{of_root(PRICES_ROOT)}prices"
-
-
 def outbox(root: str) -> str:
     """Return the key of the audit entries that wait to be moved to the log."""
     return f"{of_root(root)}audit"
@@ -146,15 +142,6 @@ def imported_key(digest: str) -> str:
 def idempotency(root: str, public_id: str, digest: str) -> str:
     """Return the key of an idempotency record."""
     return f"{of_root(root)}idem:{public_id}:{digest}"
-
-
-def idempotency_indexes(root: str, public_id: str) -> tuple[str, str, str]:
-    """Return the keys of an API key's idempotency indexes: all records, those with bodies, and the bytes of these."""
-    return (
-        f"{of_root(root)}idems:{public_id}",
-        f"{of_root(root)}answers:{public_id}",
-        f"{of_root(root)}kept:{public_id}",
-    )
 
 
 def response(root: str, tenant: str, digest: str) -> str:

@@ -114,9 +114,8 @@ class Ledger:
         while True:
             rolled = await _rolled(self._database, root, account)
             report = await self._report(root, account, first, last, group_by, rolled.last)
-            if (
-                await _rolled(self._database, root, account) == rolled
-            ):  # else sums moved meanwhile may be missing or doubled
+            # Otherwise sums that were moved meanwhile may be missing or doubled.
+            if await _rolled(self._database, root, account) == rolled:
                 return report
 
     async def entries(

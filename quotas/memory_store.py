@@ -111,11 +111,7 @@ class MemoryQuotaStore:
         held = reservation.held
         output = min(held.output, max(0, need.published - reservation.charged_output))
         _charge(
-            org,
-            reservation,
-            min(held.input, max(0, need.prompt_tokens - reservation.charged_input)),
-            output,
-            now_ms,
+            org, reservation, min(held.input, max(0, need.prompt_tokens - reservation.charged_input)), output, now_ms
         )
         levels = org.applicable_levels(reservation.ask, reservation.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit

@@ -79,10 +79,10 @@ class PriceStore:
         self._outbox = AuditOutbox(self._database)
 
     async def version(self) -> int:
-        return int(await self._database.call("HGET", keyspace.prices(), "version") or 0)
+        return int(await self._database.call("HGET", keyspace.PRICES, "version") or 0)
 
     async def get(self) -> PriceList:
-        document, version = await self._database.call("HMGET", keyspace.prices(), "doc", "version")
+        document, version = await self._database.call("HMGET", keyspace.PRICES, "doc", "version")
         if document is None:
             return PriceList()
         return PriceList(rows=msgspec.json.decode(document, type=tuple[PriceRow, ...]), version=int(version))

@@ -62,11 +62,7 @@ class RedisQuotaStore:
         kind, *rest = await self._database.call_function(
             "reserve",
             keyspace.of_root(ask.root),
-            ask.reservation_id,
-            ask.account,
-            ask.key_id,
-            ask.model,
-            ask.lane,
+            *_names(ask),
             ask.prompt_tokens,
             max(ask.prompts),
             len(ask.prompts),
@@ -147,11 +143,7 @@ class RedisQuotaStore:
         noted = await self._database.call_function(
             "book",
             keyspace.of_root(ask.root),
-            ask.reservation_id,
-            ask.account,
-            ask.key_id,
-            ask.model,
-            ask.lane,
+            *_names(ask),
             len(ask.prompts),
             self._lease_ms,
             *_once(ask),
@@ -202,6 +194,10 @@ class RedisQuotaStore:
         status = next(status for status in packing.statuses(level, now_ms, self._slicing) if status.name == name)
         retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
         return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
+
+
+def _names(ask: Ask) -> tuple[str, str, str, str, str]:
+    return ask.reservation_id, ask.account, ask.key_id, ask.model, ask.lane
 
 
 def _packed(prices: Prices) -> bytes:

@@ -45,9 +45,7 @@ class KeptResponses:
         place = keyspace.response(root, tenant, name)
         closed = await asyncio.to_thread(close_compressed, content, Seal(response_id), place)
         bounds = (self._ttl_ms, self._most_bytes, self._most_responses)
-        return bool(
-            await self._database.run("response_keep", keyspace.of_root(root), tenant, name, closed, *bounds),
-        )
+        return bool(await self._database.run("response_keep", keyspace.of_root(root), tenant, name, closed, *bounds))
 
     async def read(self, root: str, tenant: str, response_id: str) -> bytes | None:
         place = keyspace.response(root, tenant, _name(response_id))

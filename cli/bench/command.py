@@ -40,6 +40,10 @@ Option = typer.Option
 KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_REQUESTS = 100
 ASK_S = 30.0
+COMPARED = (
+    "speed", "rate", "concurrency", "requests", "duration_s", "latency_share", "api", "ignore_eos", "seed",
+    "same_prompts",
+)  # fmt: skip
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 # Exit code after Ctrl-C, as in shells.
 INTERRUPTED = 130
@@ -92,9 +96,7 @@ SamePrompts = Annotated[
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures and requests to this file.")]
 
 
-class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked parameters of a run."""
-
+class _BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     setup: dict[str, object]
     # Rows of a trace; empty if sizes are drawn.
     rows: Sequence[TraceRow]
@@ -154,7 +156,7 @@ def run(
         rows = [] if trace is None else cut(trace, read_file(trace, None, bad_rows), part)
         is_open = rate is not None or (trace is not None and concurrency is None)
         most = requests or (len(rows) if rows else load.MOST_REQUESTS if duration else DEFAULT_REQUESTS)
-        plan = BenchPlan(
+        plan = _BenchPlan(
             setup={},
             rows=rows,
             keys=load.read_keys(key or _own_key(keys_file), keys_file, zipf),
@@ -217,28 +219,19 @@ def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
     return targets
 
 
-def _setup(plan: BenchPlan, trace: Path | None, part: str | None) -> dict[str, object]:
+def _setup(plan: _BenchPlan, trace: Path | None, part: str | None) -> dict[str, object]:
     """Return the parameters that must be equal for two runs to be comparable."""
     return {
         "trace": None if trace is None else trace.name,
         "slice": part,
-        "speed": plan.speed,
-        "rate": plan.rate,
-        "concurrency": plan.concurrency,
-        "requests": plan.requests,
-        "duration_s": plan.duration_s,
+        **{name: getattr(plan, name) for name in COMPARED},
         "prompt_tokens": [plan.prompts.least, plan.prompts.most],
         "output_tokens": [plan.outputs.least, plan.outputs.most],
-        "latency_share": plan.latency_share,
         "keys": {key.name: key.weight for key in plan.keys},
-        "api": plan.api,
-        "ignore_eos": plan.ignore_eos,
-        "seed": plan.seed,
-        "same_prompts": plan.same_prompts,
     }
 
 
-async def _run(plan: BenchPlan, url: str, model: str | None) -> BenchReport:
+async def _run(plan: _BenchPlan, url: str, model: str | None) -> BenchReport:
     served, vocabulary = await _look(url, plan.keys[0].key, model, plan.api)
     bench = BenchRun(
         Endpoint(url, PATHS[plan.api]),
@@ -265,7 +258,7 @@ async def _run(plan: BenchPlan, url: str, model: str | None) -> BenchReport:
     return _report(plan, bench.tally, setup, started_at, interrupted=interrupted)
 
 
-async def _load(plan: BenchPlan, bench: BenchRun) -> None:
+async def _load(plan: _BenchPlan, bench: BenchRun) -> None:
     mix = load.Mix(plan.keys, plan.latency_share, random.Random(f"{plan.seed}/mix"))
     if plan.rows:
         asked = load.replayed(plan.rows, mix, plan.speed)
@@ -279,7 +272,7 @@ async def _load(plan: BenchPlan, bench: BenchRun) -> None:
         await bench.closed(asked, plan.concurrency, plan.duration_s)
 
 
-def _body(plan: BenchPlan, model: str, request: load.BenchRequest, prompt: Sequence[int] | str) -> dict[str, object]:
+def _body(plan: _BenchPlan, model: str, request: load.BenchRequest, prompt: Sequence[int] | str) -> dict[str, object]:
     body: dict[str, object] = {
         "model": model,
         "max_tokens": request.output_tokens,
@@ -317,7 +310,7 @@ async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, l
 
 
 def _report(
-    plan: BenchPlan, tally: Tally, setup: dict[str, object], started_at: float, *, interrupted: bool
+    plan: _BenchPlan, tally: Tally, setup: dict[str, object], started_at: float, *, interrupted: bool
 ) -> BenchReport:
     done, seconds = tally.done, tally.seconds
     lanes = lanes_of(done)

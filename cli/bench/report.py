@@ -112,7 +112,7 @@ def _notes(report: BenchReport) -> list[str]:
     total = report.total
     notes = [
         f"{report.duration_s:,.1f} s, {total.prompt_tokens:,} prompt tokens ({total.cached_tokens:,} cached), "
-        f"{total.output_tokens:,} output tokens",
+        f"{total.output_tokens:,} output tokens"
     ]
     for lane in report.lanes:
         target = report.targets[lane]

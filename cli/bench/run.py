@@ -136,9 +136,8 @@ class BenchRun:
             async with asyncio.timeout(self._timeout_s):
                 connection = connection or await self._endpoint.connect()
                 await connection.ask(wire, measured, gaps)
-                if (
-                    was_idle and measured.code == CLOSED and not measured.output_tokens
-                ):  # the server closed the idle connection
+                # The server may have closed the idle connection.
+                if was_idle and measured.code == CLOSED and not measured.output_tokens:
                     connection = await self._endpoint.connect()
                     await connection.ask(wire, measured, gaps)
         except OSError as error:

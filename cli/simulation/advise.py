@@ -33,43 +33,38 @@ MOST_MS = 1e9
 app = typer.Typer(add_completion=False)
 Option = typer.Option
 
-TraceFile = Annotated[
-    Path, Option("--trace", metavar="FILE", help="A recorded trace, or another file that `simulate` reads.")
-]
-WorkersCosts = Annotated[
-    str | None, Option("--workers-costs", metavar="URL", help="Calibrate from a running worker's metrics port.")
-]
-Load = Annotated[float, Option(help="Speed relative to the recording.")]
-Requests = Annotated[
-    int, Option(min=0, help="Number of consecutive requests to simulate, from the busiest stretch; 0 for all.")
-]
-TtftS = Annotated[float | None, Option("--ttft-s", help="TTFT target of the latency lane; defaults to 1.")]
-TpotMs = Annotated[
-    float | None,
-    Option("--tpot-ms", help="TPOT target of the latency lane; defaults to 3 times a single stream's, at most 100."),
-]
-Processes = Annotated[int | None, Option(min=1, max=64, help="Parallel simulations. [default: number of processors]")]
-Knobs = Annotated[bool, Option("--knobs/--no-knobs", help="Also try tighter targets and other settings.")]
-
 
 @app.command(cls=OutputCommand)
 def advise_command(
-    trace: TraceFile,
+    trace: Annotated[
+        Path, Option("--trace", metavar="FILE", help="A recorded trace, or another file that `simulate` reads.")
+    ],
     hardware: HardwareName = None,
     costs: Costs = None,
-    workers_costs: WorkersCosts = None,
-    load: Load = 1.0,
+    workers_costs: Annotated[
+        str | None, Option("--workers-costs", metavar="URL", help="Calibrate from a running worker's metrics port.")
+    ] = None,
+    load: Annotated[float, Option(help="Speed relative to the recording.")] = 1.0,
     part: Slice = None,
-    requests: Requests = 2_000,
-    ttft_s: TtftS = None,
-    tpot_ms: TpotMs = None,
+    requests: Annotated[
+        int, Option(min=0, help="Number of consecutive requests to simulate, from the busiest stretch; 0 for all.")
+    ] = 2_000,
+    ttft_s: Annotated[float | None, Option("--ttft-s", help="TTFT target of the latency lane; defaults to 1.")] = None,
+    tpot_ms: Annotated[
+        float | None,
+        Option(
+            "--tpot-ms", help="TPOT target of the latency lane; defaults to 3 times a single stream's, at most 100."
+        ),
+    ] = None,
     tenants: Tenants = 8,
     zipf: Zipf = 1.0,
     latency_share: LatencyShare = 0.3,
     seed: Seed = 0,
     bad_rows: BadRowPolicy = "fail",
-    knobs: Knobs = True,
-    processes: Processes = None,
+    knobs: Annotated[bool, Option("--knobs/--no-knobs", help="Also try tighter targets and other settings.")] = True,
+    processes: Annotated[
+        int | None, Option(min=1, max=64, help="Parallel simulations. [default: number of processors]")
+    ] = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Advise how many workers a trace needs, and what other settings would change, with the simulations as evidence.
