@@ -220,7 +220,6 @@ async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
 
 
 async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> str:
-    """Return the model's name for clients: an external engine's own name for it."""
     url, named = _engine_of(settings)
     if named is not None:
         return named

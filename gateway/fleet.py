@@ -112,7 +112,6 @@ class FleetCache:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """All models announced in the last seven days, by name."""
         return self._models
 
     def longest_context(self) -> int | None:

@@ -117,12 +117,10 @@ class Database:
         return self._may_load
 
     def _execute(self, *command: str | int | bytes) -> Awaitable[Reply]:
-        """Run one command and return its reply undecoded, whatever the client's settings."""
         reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
         return reply
 
     async def call(self, *command: str | int) -> Reply:
-        """Run one plain command. Text is returned as str."""
         try:
             return _as_text(await self._client.execute_command(*command))  # type: ignore[no-untyped-call]
         except (redis.exceptions.RedisError, OSError) as error:
@@ -144,7 +142,6 @@ class Database:
         return str(found)
 
     def new_call(self) -> str:
-        """Return a name for a call, by which the store recognises a repeat."""
         return f"{self._nonce}{next(self._calls):x}"
 
     async def now_ms(self) -> int:

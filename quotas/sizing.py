@@ -97,7 +97,6 @@ def grant(
 
 
 def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]:
-    """Yield the rules that can refuse, with their figures."""
     return (
         (level, rule, figure) for level in levels for rule, figure in level.rules() if rule.name not in level.shadow
     )

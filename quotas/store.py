@@ -45,7 +45,6 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """Tokens that the resuming choices lack to reach the longest of them."""
         return self.going * self.longest - (self.published - self.ended)
 
     def reach(self, per_choice: int) -> int:

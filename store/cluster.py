@@ -211,7 +211,6 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
         return await self._in_slot(next(iter(after)), lambda client: client.xread(after, count=count, block=block))
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close all nodes, also for other clients that share them."""
         await self._cluster.aclose()
         await super().aclose(close_connection_pool)
 

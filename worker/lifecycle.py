@@ -92,7 +92,6 @@ class Lifecycle:
             self.move(Phase.SERVING if self.is_engine_up else Phase.ENGINE_AWAY)
 
     def stop(self) -> None:
-        """Drain, then end the process."""
         if self.phase is Phase.DRAINED:
             self.move(Phase.LEFT)
         elif self.phase not in ENDING:

@@ -90,7 +90,7 @@ class AnswerBuilder(ABC):
         self._prepare()
 
     def _prepare(self) -> None:  # noqa: B027 - most shapes need nothing
-        """Set the attributes of a subclass."""
+        ...
 
     def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
         """Keep chunks that arrived together, or send them in one write. Return False if the client must catch up
@@ -122,12 +122,10 @@ class AnswerBuilder(ABC):
         return sse.data(body)
 
     @abstractmethod
-    def ending(self) -> bytes:
-        """Return the last frames of a complete stream."""
+    def ending(self) -> bytes: ...
 
     @abstractmethod
-    def whole(self) -> Json:
-        """Return the response of a request that does not stream."""
+    def whole(self) -> Json: ...
 
     @property
     def is_large(self) -> bool:
@@ -139,12 +137,10 @@ class AnswerBuilder(ABC):
         return parts > LARGE_PARTS
 
     @abstractmethod
-    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
-        """Return the frames that open a choice in a stream."""
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]: ...
 
     @abstractmethod
-    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
-        """Return a chunk as frames, or parts of frames."""
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]: ...
 
     def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
         frames: list[bytes] = []

@@ -38,12 +38,10 @@ class ChoicesAnswer(AnswerBuilder):
         """Return the first chunk of a choice, before any text; None if there is no such chunk."""
 
     @abstractmethod
-    def _new(self, text: str) -> Json:
-        """Return the part of a chunk that holds new text."""
+    def _new(self, text: str) -> Json: ...
 
     @abstractmethod
-    def _all(self, index: int, choice: AnswerChoice) -> Json:
-        """Return the text and finish reason of a whole choice."""
+    def _all(self, index: int, choice: AnswerChoice) -> Json: ...
 
     def _echo(self, index: int) -> str:
         return ""

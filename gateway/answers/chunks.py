@@ -49,8 +49,7 @@ class ChunkConsumer(Protocol):
         """Accept chunks that arrived together; none starts the response. Return False if they could not be passed on:
         nothing more is sent before `catch_up`."""
 
-    async def catch_up(self) -> None:
-        """Wait until everything was passed on."""
+    async def catch_up(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,7 @@ class OpenItem(ABC):
         return "".join(self._said)
 
     @abstractmethod
-    def as_json(self, status: Status) -> Json:
-        """Return the item in its current state."""
+    def as_json(self, status: Status) -> Json: ...
 
     def opening(self) -> Iterator[Json]:
         yield self._of_item("added", "in_progress")
@@ -54,8 +53,7 @@ class TextItem(OpenItem):
     EVENT: ClassVar[str]
 
     @abstractmethod
-    def _part(self) -> Json:
-        """Return the part in its current state."""
+    def _part(self) -> Json: ...
 
     def opening(self) -> Iterator[Json]:
         yield from super().opening()

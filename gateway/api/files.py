@@ -94,7 +94,6 @@ class FileEndpoints:
         await send_json(context.send, found.shown(), [])
 
     async def delete(self, context: RequestContext) -> None:
-        """Delete a file, unless an open batch reads it."""
         caller = context.caller
         found = await own_file(self.records, caller, context.path_params["file"])
         if found.id in await self.batches.inputs_in_use(caller.root, caller.account):

@@ -37,7 +37,6 @@ class Health:
         return [Route(path, told, methods=["GET"]) for path, told in paths]
 
     async def alive(self, _: Request) -> Response:
-        """Answer 200 as long as the event loop runs."""
         return PlainTextResponse("ok\n")
 
     async def version(self, _: Request) -> Response:

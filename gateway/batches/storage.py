@@ -33,8 +33,7 @@ class NotStored(Exception):
 class Storage(Protocol):
     """Objects by name: path segments of ASCII letters, digits, `-`, `_` and `.`, which never come from a caller."""
 
-    async def put(self, name: str, source: Path) -> None:
-        """Move a finished draft to a name, replacing an earlier object."""
+    async def put(self, name: str, source: Path) -> None: ...
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Yield the bytes from `start` to before `end`, in parts of about READ_BYTES. Raise NotStored."""

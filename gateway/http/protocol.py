@@ -151,7 +151,6 @@ class LimitedHttpProtocol(BoundedConnection):
             self._unsupported_upgrade_warning()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header, as uvicorn does. Trailers are counted and dropped."""
         self._events += 1
         if self._input.phase in AWAITS_HEAD:
             name = name.lower()

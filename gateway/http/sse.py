@@ -74,7 +74,6 @@ class ClientConnection:
             raise ClientDisconnect from None
 
     def complete(self) -> None:
-        """Ignore a disconnection from now on: the whole response was sent."""
         self._disconnect.forget(self.gone)
 
     def gone(self) -> None:

@@ -227,5 +227,4 @@ def _lane(recording: Recording) -> str:
 
 
 async def _nothing_more() -> Message:
-    """The `receive` callable of a request whose body was read."""
     return {"type": "http.disconnect"}

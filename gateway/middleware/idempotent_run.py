@@ -352,7 +352,6 @@ class Runs:
 
     @property
     def in_hand(self) -> list[Run]:
-        """All runs that have not ended, or whose end is not stored yet."""
         return list(self._runs.values())
 
     async def aclose(self, within_s: float) -> None:

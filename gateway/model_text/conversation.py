@@ -134,7 +134,6 @@ def _with_calls_as_text(turn: Turn, spell: Callable[[ToolCall], str]) -> Turn:
 
 
 def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:
-    """Turn adjacent results into a user turn, a role that every template supports."""
     marked = [
         replace(turn, content=f"<tool_response>\n{turn.content or ''}\n</tool_response>") if _is_result(turn) else turn
         for turn in turns

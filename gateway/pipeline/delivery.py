@@ -89,7 +89,6 @@ class Dispatcher:
 
     @property
     def jobs(self) -> Mapping[str, LiveJob]:
-        """All jobs that are not settled yet, including those being settled."""
         return self._jobs
 
     def queue(self, name: str) -> RedisQueue:

@@ -48,7 +48,6 @@ class OutputGrants:
         self._used_up = asyncio.Event()
 
     def sent(self, choice: Choice) -> None:
-        """Check a choice whose tokens were all sent to the client."""
         if choice.sent >= self._per_choice:
             self._used_up.set()
         if choice.sent >= self._asks_from:

@@ -169,7 +169,6 @@ def _head(wanted: ResumableJob, token_ids: tuple[int, ...]) -> Head:
 
 
 def _due_s(message: Job) -> float:
-    """Return the seconds until the result is useless to the caller."""
     stated = [ms for ms in (message.deadline_ms, message.hard_ttft_ms) if ms is not None]
     return min(stated, default=math.inf) / 1e3
 

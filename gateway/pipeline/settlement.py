@@ -148,7 +148,6 @@ class Settlements:
             self.telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
     def _leave(self, request: LiveRequest) -> None:
-        """Leave the whole request to a reaper, and fail jobs that still run."""
         if request.record is not None:
             request.record.settled()
         for job in request.jobs:

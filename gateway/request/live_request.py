@@ -308,7 +308,6 @@ class LiveJob:
         self.request.ring()
 
     def fail(self, error: ApiError) -> None:
-        """End the request with an error. Its generation hands the job over."""
         self.request.is_faulty = True
         self.request.deliver(self, Fault(error))
         self.request.ring()

@@ -82,7 +82,6 @@ class Accounts:
 
     @property
     def unreported(self) -> int:
-        """Settlements of an outage that the store has not received yet."""
         return self.guard.unreported if self.guard else 0
 
     @asynccontextmanager

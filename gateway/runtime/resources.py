@@ -63,7 +63,6 @@ class Resources:
         self.control = Control(setup, stores, fleet, insight, self.batches)
 
     def missing(self) -> str:
-        """Return the names of the unavailable stores, as a response header lists them."""
         main, budgets = self.stores.main, self.stores.budgets
         missing = ["quota-store"] if not budgets.breaker.is_whole or self.accounts.unreported else []
         if budgets is not main and not main.breaker.is_whole:

@@ -111,7 +111,6 @@ class Counters:
         return value
 
     def level_out(self) -> None:
-        """Drop all counters when no work waits: all tenants get the largest one."""
         self.level = self.floor(())
         self._values.clear()
 

@@ -131,7 +131,6 @@ class Placement:
         self._lacked: dict[Hashable, int] = {}
 
     def fill(self) -> dict[SeqId, WaitReason]:
-        """Place everything that fits. Return the reasons of the examined sequences that wait."""
         self._fill_floors()
         reasons = self._walk()
         if not self._builder.running and not {WaitReason.BLOCKS, WaitReason.HOST}.isdisjoint(reasons.values()):

@@ -37,11 +37,9 @@ class ShareFloor:
 
     @property
     def debt(self) -> float:
-        """Weighted tokens by which the lane is behind its floor (negative: ahead)."""
         return self.balance + self.share * self.due - self.lent
 
     def begin_wait(self) -> None:
-        """Start a waiting period. A lane that is ahead gets a new account."""
         if self.share and self.debt < 0:
             self.balance = self.due = self.lent = 0.0
             self.wait += 1

@@ -69,14 +69,11 @@ class SimulatedStep(NamedTuple):
 class SimulationObserver(Protocol):
     """Observes a simulation: counts service, draws curves, shows progress."""
 
-    def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """A request arrived and was admitted."""
+    def arrived(self, arrival: Arrival, now_ms: float) -> None: ...
 
-    def stepped(self, step: SimulatedStep) -> None:
-        """A worker ran a step. Ends in this step are reported next."""
+    def stepped(self, step: SimulatedStep) -> None: ...
 
-    def ended(self, record: Record) -> None:
-        """An admitted request has ended."""
+    def ended(self, record: Record) -> None: ...
 
 
 @dataclass(slots=True)
@@ -120,7 +117,6 @@ class Simulation:
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
 
     def _serves(self, number: int) -> bool:
-        """Return whether a worker takes jobs. Overridden where workers come and go."""
         return True
 
     def _enable_coasting(self) -> None:

@@ -178,7 +178,6 @@ class Record:
 
     @property
     def tpot_ms(self) -> float | None:
-        """Mean time between tokens; None with fewer than two."""
         if self.first_ms is None or self.end_ms is None or self.tokens < 2:
             return None
         return (self.end_ms - self.first_ms) / (self.tokens - 1)

@@ -74,7 +74,6 @@ class EmbeddingRunner(StepRunner):
         return iter(found)
 
     def _batches(self, places: Sequence[int], inputs: Sequence[Tokens]) -> Iterator[list[int]]:
-        """Group inputs of similar length, to limit padding."""
         batch: list[int] = []
         for place in sorted(places, key=lambda place: len(inputs[place])):
             if batch and (len(batch) + 1) * len(inputs[place]) > self._max_batch_tokens:

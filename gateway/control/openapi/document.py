@@ -120,7 +120,6 @@ def document() -> Json:
 
 
 def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
-    """Return all components, and the reference to each type."""
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
     bodies: list[Any] = [row.body for row in rows if row.body is not None]
     wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [

@@ -52,7 +52,6 @@ def query_schema(schema: Json) -> Json:
 
 
 def _only(values: tuple[object, ...]) -> Json:
-    """Return a schema of null and these values, each with its type."""
     texts = [value for value in values if isinstance(value, str)]
     others = [value for value in values if not isinstance(value, str)]
     choices = [_constant(value) for value in others if not (value is True and False in others)]

@@ -67,7 +67,6 @@ class SingleSignOn:
         self._exchanging = asyncio.Semaphore(MOST_EXCHANGES)
 
     async def begin(self) -> tuple[str, str]:
-        """Return the provider's URL, and the cookie that the browser has to return."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), self._clock()
         )
@@ -138,7 +137,6 @@ class SingleSignOn:
         return attempt
 
     async def _signature(self, body: bytes) -> bytes:
-        """Sign a cookie. The key is derived from secrets that all gateways share."""
         key = await self._admin_keys.fingerprint() + self.section.client_secret.encode()
         return hmac.digest(hashlib.sha256(b"sign-in" + key).digest(), body, "sha256")
 

@@ -50,8 +50,7 @@ class OutputReader(Protocol):
     # Calls begun so far; a choice with calls has ended with them.
     calls: int
 
-    def push(self, text: str) -> OutputDelta:
-        """Parse the next text."""
+    def push(self, text: str) -> OutputDelta: ...
 
     def end(self) -> OutputDelta:
         """Return what was held back. No push may follow."""

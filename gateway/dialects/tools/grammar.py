@@ -151,7 +151,6 @@ class CallGrammar:
             yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
 
     def _literal(self, text: str) -> str:
-        """Return the model's own text as a grammar, special tokens by id."""
         pattern = "|".join(map(re.escape, self._special)) or r"(?!)"
         parts = filter(None, re.split(f"({pattern})", text))
         return " ".join([f"<[{self._special[part]}]>" if part in self._special else _text(part) for part in parts])

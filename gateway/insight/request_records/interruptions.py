@@ -63,7 +63,6 @@ class Interruptions:
         record.add(now_ms, "resumed", stall_ms)
 
     def end(self, job: LiveJob, now_ms: float) -> None:
-        """End the interruptions of a job that has ended."""
         for place in [place for place in self._preempted if place[0] == job.id]:
             self._stalls.append(Stall("preempted", self._preempted.pop(place).at_ms, now_ms))
         for place in [place for place in self._paused_ms if place[0] == job.id]:

@@ -101,7 +101,6 @@ def account(timeline: Timeline) -> TimeParts:
 def _interrupted(
     walk: Iterable[tuple[Part, float, float]], stalls: Iterable[Stall], total_ms: float
 ) -> Iterator[tuple[Part, float, float]]:
-    """Overlay the walk with stalls: at each instant the most informative part."""
     # (time, part, 1 at its start or -1 at its end); exactly one part of the walk is open at a time.
     events: list[tuple[float, Part, int]] = []
     for part, from_ms, until_ms in walk:
