@@ -5,6 +5,7 @@
     admission.py      decide whether it is admitted, and with which guarantee
     prices.py         look up what its tokens cost
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
+    job_message.py    the message that a worker receives; draws the seed
     delivery.py       deliver events from the queues to its jobs
     stream.py         turn tokens into text, and report progress
     deadlines.py      end it at a deadline

@@ -4,9 +4,7 @@ The reservation's lease covers the gap between the two. A submission that ends h
 charged or counted."""
 
 import asyncio
-import hashlib
 import math
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,31 +12,26 @@ import msgspec
 
 from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
-from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.identity.auth import Caller
-from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Value
 from fairlane.gateway.pipeline.admission import queue_refused, queued_limit
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.grants import OutputGrants
-from fairlane.gateway.pipeline.prepare import Plan, Tokens
+from fairlane.gateway.pipeline.job_message import job_message
+from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.prices import KnownPrices
 from fairlane.gateway.pipeline.resume import Earlier, Heads, ResumableJob, begin, resumption
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
-from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
-from fairlane.quotas.tenants import Tenant
-from fairlane.scheduler.planner.kv.prefix_reuse import salted_group
+from fairlane.quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
 
-_SEED_BITS = 63
-_PRINT = 16
 _RULES = {rule.name: rule for rule in RULES}
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
 
@@ -144,7 +137,10 @@ class Submitter:
             job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            message, own = self._message(caller, plan, number, reservation, elapsed_ms), heads[number] if heads else ()
+            message, own = (
+                job_message(caller, plan, number, self.dispatcher.gateway_id, reservation, elapsed_ms),
+                heads[number] if heads else (),
+            )
             if not begin(job, message, own):
                 await self._put(job, message, reservation, own)
 
@@ -152,7 +148,7 @@ class Submitter:
         """Return the heads of each job's choices from earlier runs, and add them to the request's reservation."""
         if caller.once is None or not caller.runs:
             return ()
-        messages = [self._message(caller, plan, number) for number in range(len(plan.ids))]
+        messages = [job_message(caller, plan, number, self.dispatcher.gateway_id) for number in range(len(plan.ids))]
         wanted = [ResumableJob(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
         try:
             heads = await self.earlier.heads(caller.root, caller.once, caller.runs, wanted)
@@ -162,57 +158,6 @@ class Submitter:
             start = resumption(zip(messages, heads, strict=True))
             request.ask = msgspec.structs.replace(request.ask, resumption=start)
         return heads
-
-    def _message(
-        self,
-        caller: Caller,
-        plan: Plan,
-        number: int,
-        reservation: Reservation | None = None,
-        elapsed_ms: float = 0.0,
-    ) -> Job:
-        """Return the job of the plan's prompt `number`, with the output reserved for it.
-
-        `elapsed_ms` since the request's arrival is subtracted from durations, which count from now on in a job."""
-        request, model, tenant, level = plan.request, plan.model, caller.identity.tenant, plan.service_level
-        prompt, answer = plan.prompts[number], plan.answers[number]
-        most = granted = plan.asked[number].max_tokens
-        if reservation is not None:
-            most = min(most, reservation.most_tokens)
-            granted = min(most, reservation.granted_tokens)
-        traceparent, request_id = CARRIED.get()
-        seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
-        return Job(
-            job_id=plan.ids[number],
-            gateway_id=self.dispatcher.gateway_id,
-            tenant=tenant.id,
-            tenant_since=tenant.created_at,
-            weight=tenant.weight,
-            share_group=_share_group(tenant, request.cache_salt),
-            lane=level.lane.name,
-            prompt=prompt,
-            inputs=tuple(plan.inputs[number]) if plan.inputs else (),
-            n=request.n,
-            max_tokens=most,
-            granted_until=granted,
-            sampling=request.sampling(seed, model.text.card.eos_token_ids),
-            grammar=plan.grammar.text,
-            grammar_bytes=plan.grammar.compiled_bytes,
-            ttft_ms=_left(level.ttft_ms, elapsed_ms),
-            tpot_ms=level.lane.tpot_on(model.single_stream_ms),
-            deadline_ms=None if level.deadline_ms is None else _left(level.deadline_ms, elapsed_ms),
-            hard_ttft_ms=None if level.hard_ttft_ms is None else _left(level.hard_ttft_ms, elapsed_ms),
-            guaranteed=plan.guaranteed,
-            pace_ms=answer.pace_ms,
-            claim_ms=answer.claim_ms,
-            work_ms=answer.work_ms,
-            token_ms=answer.token_ms,
-            exact=tenant.is_exact,
-            follows=number > 0 or caller.batch_due_ms is not None,
-            prompt_print="" if caller.once is None else _print_of(prompt),
-            traceparent=traceparent,
-            request_id=request_id,
-        )
 
     async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
         ask = request.ask
@@ -271,30 +216,6 @@ def _span_attributes(reservation: Reservation) -> dict[str, Value | None]:
             "fairlane.limit.remaining": tightest.remaining,
         }
     return told
-
-
-def _left(ms: float, elapsed_ms: float) -> float:
-    return max(1.0, ms - elapsed_ms)
-
-
-def _drawn_seed(once: Once | None, number: int) -> int:
-    """Return a random seed, or with an idempotency key one that is the same in every run."""
-    if once is None:
-        return int(random_id(), 16) % (1 << _SEED_BITS)
-    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
-    return int.from_bytes(digest) % (1 << _SEED_BITS)
-
-
-def _share_group(tenant: Tenant, salt: str) -> str:
-    """Return the group that shares cached prompts: the tenant's, or the part of it that uses the same salt."""
-    if not salt:
-        return tenant.share_group
-    return salted_group(tenant.id, tenant.created_at, tenant.share_group, salt)
-
-
-def _print_of(prompt: Tokens) -> str:
-    """Fingerprint a prompt. A repeated request may have another prompt, if its template contains the date."""
-    return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
 def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:
