@@ -28,7 +28,6 @@ class _AuditFilter(msgspec.Struct, frozen=True):
     since: float | None
 
     def takes(self, entry: Document) -> bool:
-        """Return whether an entry matches; `action` matches a whole action or its first part."""
         target, action = str(entry["target"]), str(entry["action"])
         return (
             (self.tenant is None or target == self.tenant or target.startswith(f"{self.tenant}/"))

@@ -164,7 +164,6 @@ def _plain(value: object) -> object:
 
 
 def _source(path: tuple[str, ...], document: object, environ: Mapping[str, str], file: Path | None) -> str:
-    """Return the source that takes precedence for a setting: a variable, the file, or the default."""
     for names in (path, *(path[:length] for length in range(len(path) - 1, 0, -1))):
         variable = PREFIX + "__".join(names).upper()
         found = next((name for name in environ if name.upper() == variable), None)

@@ -60,7 +60,6 @@ class EmbeddedStore:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The running server. Raises StoreError before `start`."""
         if self._process is None:
             raise StoreError("the embedded store has not been started")
         return self._process

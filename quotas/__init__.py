@@ -9,11 +9,10 @@
     tenants.py, api_keys.py           what operators configure; field_checks.py validates the fields
     prices.py                         token prices by model and lane
     delegated_keys.py                 keys without a secret, for callers with tokens or behind other gateways
-    ledger.py, audit.py, upkeep.py    usage, the audit log, and the maintenance that gateways share
+    ledger.py, audit.py, upkeep.py    usage, the audit log, and the state and maintenance that gateways share
     idempotency.py                    requests with an idempotency key, and their sealed responses
     erasure/                          the list of deleted tenants, and erasure of their data in this package
-    responses.py, seals.py            stored responses, sealed; per-tenant seals for state that clients hold; the
-                                      secret behind the pseudonyms in request traces
+    responses.py                      stored responses, sealed; per-tenant seals for state that clients hold
 
 The gateway calls this package. A state machine test sends the same calls to the Redis store and to the in-memory
 store, so a rule must change in both. Budgets use only the store's clock. This package never imports scheduler,

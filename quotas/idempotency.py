@@ -161,7 +161,6 @@ class IdempotencyRecords:
         return tuple(await self._database.call("ZREVRANGE", f"{keyspace.of_root(root)}runs:{once}", 0, -1))
 
     async def expire_runs(self, root: str, onces: Sequence[str]) -> None:
-        """Expire what the runs of these requests share: none of them will be sent again."""
         for chunk in chunks(onces):
             await self._database.run("idem_over", keyspace.of_root(root), *chunk)
 

@@ -44,7 +44,7 @@ The keys of one root organisation share a hash tag, so that a script sees all of
         response:<T>:<D>     hash       body: a stored response, sealed (responses.py); D: digest of its id; expires
         responses:<T>        zset       the digests of those, by expiry, ms
         responsebytes:<T>    hash       digest → bytes of its body, total → their sum
-        seal:<T>             string     32 random bytes in hex; they key the tenant's seal (seals.py)
+        seal:<T>             string     32 random bytes in hex; they key the tenant's seal (responses.py)
         ledger:<T>           stream     one entry per settled request, bounded in bytes and days
         exported:<T>         hash       id of the last exported entry, and number: the count of entries up to it
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed

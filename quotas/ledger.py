@@ -300,7 +300,6 @@ class LedgerExports:
         return _entries(await self._database.call("XRANGE", stream, f"({after}", last))
 
     async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
-        """Record that an account's entries after `after` up to `last` are exported; `number` is that of `last`."""
         await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
 
 

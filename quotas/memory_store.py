@@ -53,7 +53,6 @@ class MemoryQuotaStore:
         tenant: MemoryTenant | None = None,
         limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        """Store what TenantStore would. `limits_by`: by model and lane; empty matches any."""
         org, by = self._organisation(root), limits_by or {}
         before = org.tenants.get(tenant_id)
         for model, lane in before.limits_by if before is not None else ():

@@ -1,8 +1,12 @@
-"""Stored responses, which their tenant can read again or continue from.
+"""Stored responses, which their tenant can read again or continue from, and sealed state that clients hold instead.
 
-Each belongs to one tenant, expires, and is sealed with its own id. The store has only a digest of the id, so access
-to the store alone does not reveal a response. A tenant's responses are bounded in bytes and number; the oldest are
-evicted."""
+Each response belongs to one tenant, expires, and is sealed with its own id. The store has only a digest of the id, so
+access to the store alone does not reveal a response. A tenant's responses are bounded in bytes and number; the oldest
+are evicted.
+
+Clients send sealed state back later, for example conversation summaries. The key of a tenant's seal is drawn on first
+use, lies in the store with the tenant's budgets, and is deleted with the tenant. A client can neither read, change nor
+forge sealed state. A reader of the store has the keys, but not the sealed content."""
 
 import asyncio
 import hashlib
@@ -68,3 +72,32 @@ async def forget_responses(database: Database, root: str, account: str) -> int:
     while await database.run("responses_drop", prefix, account, _AT_ONCE):
         pass
     return count
+
+
+class TenantSeal:
+    """The seal of one tenant."""
+
+    def __init__(self, key: str, tenant: str) -> None:
+        self._seal = Seal(key)
+        self._place = f"carried:{tenant}"
+
+    def close(self, content: bytes) -> bytes:
+        return self._seal.close(content, self._place)
+
+    def open(self, carried: bytes) -> bytes | None:
+        return self._seal.open(carried, self._place)
+
+
+class TenantSeals:
+    """The seals of all tenants. Every call may raise StoreUnavailable, and may be repeated."""
+
+    def __init__(self, client: Redis, *, database: Database | None = None) -> None:
+        self._database = database or Database(client)
+
+    async def of(self, root: str, tenant: str) -> TenantSeal:
+        return TenantSeal(await self._database.secret(keyspace.seal(root, tenant)), tenant)
+
+
+async def forget_seal(database: Database, root: str, tenant: str) -> None:
+    """Delete the key of a deleted tenant. Raises StoreUnavailable."""
+    await database.call("DEL", keyspace.seal(root, tenant))

@@ -1,4 +1,5 @@
-"""Maintenance that gateways sharing a store do together: which roots need attention, and which gateways are alive.
+"""State that gateways sharing a store have together: which roots need attention, which gateways are alive, and the key
+of the pseudonyms in their traces.
 
 A root needs attention while it may have expired leases or waiting audit entries. It is enlisted before it has any, and
 dropped a day after the last enlistment, once it has none."""
@@ -41,7 +42,6 @@ class ActiveRoots:
         return set(await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", await self._quiet_ms(), *some))
 
     async def forget(self, root: str) -> None:
-        """Remove a quiet root that holds nothing, unless it was enlisted meanwhile."""
         await self._database.run("unlist", keyspace.ROOTS, root, await self._quiet_ms())
 
     async def _quiet_ms(self) -> int:
@@ -67,3 +67,8 @@ class GatewayPresence:
 
     async def leave(self) -> None:
         await self._database.call("ZREM", keyspace.GATEWAYS, self._gateway_id)
+
+
+async def pseudonym_key(client: Redis, *, database: Database | None = None) -> bytes:
+    """Return the key of the pseudonyms in request traces, drawing it if there is none. Raises StoreUnavailable."""
+    return bytes.fromhex(await (database or Database(client)).secret(keyspace.PSEUDONYMS))

@@ -153,7 +153,6 @@ class Minute:
         return current
 
     def uncount(self, now_ms: int, number: int) -> None:
-        """Take back the request counted in this slice, unless the slice has expired."""
         self.slide(now_ms)
         held = self.slices.get(min(number, now_ms // self.slicing.slice_ms))
         if held is not None and held.requests > 0:

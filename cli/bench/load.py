@@ -51,7 +51,6 @@ class TokenRange(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str, name: str) -> "TokenRange":
-        """Parse `256` or `64:1024`. Raises CommandError."""
         first, _, last = text.partition(":")
         bounds = [
             int(each) if each.isascii() and each.isdecimal() and len(each) < 9 else 0 for each in (first, last or first)

@@ -63,7 +63,6 @@ class BenchRun:
         self._idle: list[BenchConnection] = []
 
     async def closed(self, requests: Iterator[BenchRequest], clients: int, duration_s: float | None) -> None:
-        """Run until the requests or the time are used up; wait for running requests."""
         self.tally.began_s = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -110,7 +110,6 @@ class Follower:
             time.sleep(EVERY_S)
 
     def look(self) -> None:
-        """Read new lines of all gateways. A gateway that is unavailable is retried at the next call."""
         for number, gateway in enumerate(self.gateways):
             try:
                 self._look_at(number, gateway)

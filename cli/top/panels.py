@@ -179,7 +179,6 @@ def _pool(total: int, free: int) -> tuple[str, Text]:
 
 
 def _map(blocks: TopBlocks, width: int, *, by_tenant: bool) -> Text:
-    """Render one worker's blocks in a few rows; each cell shows the most common look of its blocks."""
     room = max(10, width - 2)
     text = Text(
         f"{printable(blocks.worker)[:WORKER_NAME]} {blocks.blocks:,} blocks, {blocks.host_blocks:,} host slots\n"

@@ -28,8 +28,7 @@ from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
-from fairlane.quotas.responses import KeptResponses
-from fairlane.quotas.seals import TenantSeals
+from fairlane.quotas.responses import KeptResponses, TenantSeals
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/responses"

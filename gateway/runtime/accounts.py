@@ -18,7 +18,7 @@ from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.seals import TenantSeals
+from fairlane.quotas.responses import TenantSeals
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.upkeep import GatewayPresence

@@ -15,7 +15,7 @@ from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.setup import Setup
 from fairlane.gateway.runtime.stores import Stores
-from fairlane.quotas.seals import pseudonym_key
+from fairlane.quotas.upkeep import pseudonym_key
 from fairlane.store.errors import STORE_ERRORS
 
 

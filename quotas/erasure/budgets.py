@@ -3,9 +3,8 @@
 from fairlane.quotas import keyspace
 from fairlane.quotas.erasure.listed import AT_ONCE, DeletedTenant
 from fairlane.quotas.idempotency import forget_all
-from fairlane.quotas.responses import forget_responses
+from fairlane.quotas.responses import forget_responses, forget_seal
 from fairlane.quotas.scripts import Database, Redis
-from fairlane.quotas.seals import forget_seal
 
 
 class BudgetErasure:

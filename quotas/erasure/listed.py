@@ -82,7 +82,6 @@ class ErasureList:
         )
 
     async def add(self, root: str, account: str, now_ms: int) -> None:
-        """List a deleted tenant (again), with its ledger, for a pass that is due now."""
         await enlist_erasure(self._database, root)
         past = f"{keyspace.of_root(root)}past:{keyspace.tenant_of(account)}"
         deleted_ms = await self._database.call("ZSCORE", past, account)
