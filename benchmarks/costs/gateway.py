@@ -113,7 +113,7 @@ class Driver:
         ids = Tokenizer.from_str(card().tokenizer_json).get_vocab()
         self._text = tuple(ids[word] for word in WORDS)
         async with asyncio.timeout(WAIT_S):
-            while not (self._server.started and MODEL in self._resources.fleet.cache.models):
+            while not (self._server.started and self._resources.fleet.cache.workers):
                 await self._beat()
                 await asyncio.sleep(0.05)
 
