@@ -72,7 +72,7 @@ def moment(text: str, now: float) -> float:
     try:
         stated = datetime.fromisoformat(text)
     except ValueError:
-        rule = "expected a date, a time or a while such as 90m, 2h, 7d"
+        rule = "expected a date, a time or a duration such as 90m, 2h, 7d"
         raise CommandError(f"--since: {rule}, not {text[:40]!r}") from None
     return (stated if stated.tzinfo else stated.replace(tzinfo=UTC)).timestamp()
 

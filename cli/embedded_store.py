@@ -134,7 +134,7 @@ def make_private(directory: Path) -> None:
         if not directory.exists():
             directory.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         if directory.stat().st_mode & stat.S_ISVTX:
-            raise NotPrivate(f"{directory} is shared by all users: name a directory of its own")
+            raise NotPrivate(f"{directory} is shared by all users: name a private directory")
     except OSError as error:
         raise NotPrivate(f"{directory}: cannot be created or read ({error.strerror})") from None
     _close(directory)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 # File descriptors that a gateway needs in addition to its client connections.
 OTHER_FILES = 512
-# Longest time the event loop waits for a thread that parses a large body. Python's default is 5 ms.
+# Maximum time for which the event loop waits for a thread that parses a large body. Python's default is 5 ms.
 SWITCH_EVERY_S = 0.001
 
 

@@ -233,7 +233,7 @@ def with_fast_path(app: Starlette) -> ASGIApp:
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """Wrap the application in CORS for these origins; return it unchanged without any.
 
-    Pages send keys in a header of their own, so cookies are never allowed."""
+    Pages send keys in their own header, so cookies are never allowed."""
     if not origins:
         return app
     return CORSMiddleware(

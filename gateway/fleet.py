@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 REFRESH_EVERY_S = 0.5
-# Queues asked in one burst, so that the store's other callers are served in between.
+# Queues read in one burst, so that the store's other callers are served in between.
 ASKED_AT_ONCE = 50
-# A picture of the fleet that is older than this says nothing about the present.
+# A snapshot of the fleet that is older than this is not used.
 STALE_AFTER_S = 5.0
 
 
@@ -37,7 +37,8 @@ Depths = Mapping[LaneName, LaneDepth]
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model as a request finds it, with the workers that serve its queue now. Derived figures are computed once."""
+    """One model at the time of a request, with the workers that serve its queue now. Derived figures are computed
+    once."""
 
     name: str
     queue: str
@@ -88,7 +89,7 @@ def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
 
 @dataclass(eq=False)
 class FleetCache:
-    """The last picture of the fleet. It changes only with a refresh, and reading it needs no I/O.
+    """The latest snapshot of the fleet. It changes only with a refresh, and reading it needs no I/O.
 
     `depths` asks how full the queues are. `read` raises ValueError for a card that cannot be used."""
 
@@ -165,7 +166,7 @@ class FleetCache:
         await every(REFRESH_EVERY_S, "reading the fleet", look)
 
     async def refresh(self) -> None:
-        """Read the fleet once. On a store error the last picture is kept and the error is raised."""
+        """Read the fleet once. On a store error the last snapshot is kept and the error is raised."""
         workers, entries = await self.registry.workers(), await self.registry.models()
         queues = await self.registry.queues()
         of_model: dict[str, list[WorkerStatus]] = defaultdict(list)
@@ -196,7 +197,7 @@ class FleetCache:
         self._refused.intersection_update(known)
 
     async def _text(self, sha256: str) -> TextModel | None:
-        """Return the card's tokenizer. It is loaded once, in a thread: a large one takes a good part of a second."""
+        """Return the card's tokenizer. It is loaded once, in a thread, because a large one takes most of a second."""
         if sha256 in self._texts or sha256 in self._refused:
             return self._texts.get(sha256)
         try:

@@ -4,7 +4,7 @@
     limits.py, sizing.py, windows.py  pure arithmetic: rules, how much a request gets, minutes, days and months
     refusals.py                       pure: the limits that a request does not fit, and when to retry
     redis_store.py, scripts.py        budgets in Redis, one function of `lua/` for each call
-    memory_store.py, memory_levels.py the same rules in memory, for tests and for a gateway without its store
+    memory_store.py, memory_levels.py the same rules in memory, for tests and for a gateway whose store is unavailable
     packing.py, keyspace.py           binary layout of limits and figures; names of Redis keys
     tenants.py, api_keys.py           what operators configure; field_checks.py validates the fields
     prices.py                         token prices by model and lane

@@ -303,7 +303,7 @@ class LedgerExports:
         await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
 
 
-# How far back the first roll-up of a tenant goes.
+# How far back the first roll-up of a tenant reaches.
 FIRST_LOOK_DAYS = 500
 DAYS_PER_CALL = 31
 _DAY_MS = 86_400_000

@@ -26,7 +26,7 @@ class MemoryTenant:
     barred: Reason | None = None
     # Accounts, nearest first.
     parents: tuple[str, ...] = ()
-    # Pairs of model and lane with limits of their own; empty matches any.
+    # Pairs of model and lane that have their own limits; empty matches any.
     limits_by: tuple[tuple[str, str], ...] = ()
 
 

@@ -62,7 +62,7 @@ def tenant_card(
     by: Sequence[tuple[str, str]] = (),
     parents: Sequence[str] = (),
 ) -> bytes:
-    """Pack a tenant's card. `by`: models and lanes with limits of their own; `parents`: accounts, nearest first."""
+    """Pack a tenant's card. `by`: models and lanes that have their own limits; `parents`: accounts, nearest first."""
     tail = json.dumps([list(by), list(parents)]) if by or parents else ""
     return _card(STATES[state], zlib.crc32(timezone.encode()), limits, shadow) + tail.encode()
 

@@ -67,7 +67,7 @@ Reason = Literal["revoked", "expired", "suspended", "deleted"]
 class QuotaError(Exception):
     """Any refusal of a quota store."""
 
-    # Set if another store refused after one that did not answer may have stored the reservation.
+    # Set if another store refused, after the first one did not answer and may have stored the reservation.
     may_be_stored = False
 
 
@@ -310,8 +310,8 @@ class QuotaStore(Protocol):
     async def expired(self, limit: int) -> list[Lapsed]:
         """Return at most `limit` reservations whose lease has run out; they stay reserved until they are settled.
 
-        Call it every second or so. After a gap of half a lease (the store was away, or its clock jumped), nothing is
-        reported for one whole lease, so that holders can renew first."""
+        Call it every second or so. After a gap of half a lease (the store was unavailable, or its clock jumped),
+        nothing is reported for one whole lease, so that holders can renew first."""
 
     async def statuses(
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""

@@ -6,7 +6,7 @@ The index of all tenants decides which root organisation owns an id:
       └ a creation interrupted here has an index entry but no tenant: another root bars it, then takes the id
 
 A claim has a number. Barring writes a note to the slot of the root that has the claim, where its put looks: the first
-of put and bar wins, so a creation that only seemed dead cannot create anything any more."""
+of put and bar wins, so a creation that was wrongly considered dead can no longer create anything."""
 
 import asyncio
 import dataclasses

@@ -5,7 +5,7 @@
 
 A right is checked with a harmless call of the command itself, because `ACL DRYRUN` needs rights that Fairlane's user
 should not have. The calls address a string where the command expects another type, or a missing key, so they change
-only one key of their own. Each check opens its own connections, so no request waits for it.
+only a key that belongs to the check. Each check opens its own connections, so no request waits for it.
 """
 
 import secrets
@@ -132,14 +132,14 @@ def _state_faults(info: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(FaultKind.REPLICA, f"{version(info)}, a replica", advice)
     policy, most = str(info.get("maxmemory_policy", "noeviction")), int(info.get("maxmemory", 0))
     if policy != "noeviction":
-        advice = "CONFIG SET maxmemory-policy noeviction: else it drops tenants and budgets where memory is short"
+        advice = "CONFIG SET maxmemory-policy noeviction: otherwise it drops tenants and budgets when memory runs out"
         yield Fault(FaultKind.EVICTION, f"maxmemory-policy is {policy}", advice, is_serious=most > 0)
     if not int(info.get("aof_enabled", 0)):
         advice = "appendonly yes: else a restart loses tenants, keys and budgets since the last snapshot"
         yield Fault(FaultKind.PERSISTENCE, "no append-only file", advice)
     elif info.get("aof_last_write_status", "ok") != "ok":
         found = "its last write to the append-only file failed"
-        yield Fault(FaultKind.WRITES, found, "look at its disk and its log")
+        yield Fault(FaultKind.WRITES, found, "check its disk and its log")
 
 
 async def _missing_rights(client: redis.asyncio.Redis, key: str, commands: Collection[str]) -> list[Fault]:

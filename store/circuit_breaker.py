@@ -133,7 +133,7 @@ class Breaker:
             try:
                 await self._trial()
             except Exception as error:  # noqa: BLE001 - whatever the error, the store has not answered
-                log.debug("the %s is still away (%s)", self._name, type(error).__name__)
+                log.debug("the %s is still unavailable (%s)", self._name, type(error).__name__)
             else:
                 self._close()
 

@@ -87,7 +87,7 @@ class BoundedRedis(redis.asyncio.Redis):
     """A client whose every command ends within `limit_s`, by a TimeoutError if necessary. See `urls.pool`."""
 
     limit_s: float = math.inf
-    # A context manager around each call: a Breaker, if calls must fail at once while the store is away.
+    # A context manager around each call: a Breaker, if calls must fail at once while the store is unavailable.
     guard: AbstractContextManager[object] = nullcontext()
     # Carries the calls of scripts and functions, if this client has one.
     pipe: Pipe | None = None
@@ -156,7 +156,7 @@ def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Clien
     pool.timeout = pool.connection_kwargs["socket_connect_timeout"] = timeout_s * (1.0 + MOST_DEFERRED)
     client = kind(connection_pool=pool)
     client.limit_s = timeout_s
-    client.auto_close_connection_pool = True  # the pool is its own
+    client.auto_close_connection_pool = True  # this client owns the pool
     return client
 
 

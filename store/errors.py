@@ -7,7 +7,7 @@ class StoreUnavailable(Exception):
     """The store did not answer in time, or refused to work. The call may have taken effect."""
 
 
-# Raised by any call while the store is away, loads its data or fails over. A TimeoutError is an OSError.
+# Raised by any call while the store is unavailable, loads its data or fails over. A TimeoutError is an OSError.
 STORE_ERRORS = (redis.RedisError, OSError, StoreUnavailable)
 
 

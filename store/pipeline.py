@@ -133,7 +133,7 @@ class _Wire(asyncio.Protocol):
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
                 if not self._pending:
-                    self._transport.abort()  # a reply without a call: this is no store
+                    self._transport.abort()  # a reply without a call: the server is not a store
                     return
                 future, _, _ = self._pending.popleft()
                 if isinstance(reply, redis.RedisError):

@@ -33,7 +33,7 @@ class JobAccount:
 
 
 class StepAccounts:
-    """The accounts of all jobs in hand."""
+    """The accounts of all jobs that the worker holds."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size

@@ -77,7 +77,7 @@ class BlockReports:
         try:
             await self._registry.show_blocks(named)
         except STORE_ERRORS as error:
-            log.debug("the block map waits for the store (%s)", type(error).__name__)
+            log.debug("the block map was not published: the store is unavailable (%s)", type(error).__name__)
         else:
             self._last, self._published_s = blocks, now_s
 

@@ -71,7 +71,7 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     metrics_port: Port = 0
     """Port of the worker's own `/metrics` and `/costs`; 0: none."""
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """Seconds that running jobs may continue after SIGTERM before they are handed back."""
+    """Seconds that running jobs may continue after SIGTERM before they return to the queue."""
 
 
 class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,7 +37,8 @@ _WAKE_UPS_AT_ONCE = 4096
 T = TypeVar("T")
 # Pause of the engine when none of its sequences can run, for example because all are paused.
 REST_S = 0.05
-# After this time without work the engine audits its KV blocks, once, so that a leak is found soon after the request.
+# After this time without work the engine audits its KV blocks, once, so that a leak is found soon after the request
+# that caused it.
 IDLE_S = 0.5
 STOP_TIMEOUT_S = 10.0
 

@@ -28,7 +28,7 @@ class JobLog(EngineObserver):
         for job_id in job_ids:
             known = self._of.pop(job_id, None)
             if known is not None:
-                log.info("job %s leaves before its end", job_id, extra=known)
+                log.info("job %s left before its end", job_id, extra=known)
 
     def turned(self, report: Report) -> None:
         for publications in report.by_gateway.values():

@@ -25,7 +25,7 @@ class HeldLeases:
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
         self._early: deque[Cancel | Grant] = deque(maxlen=MOST_EARLY)
-        # Jobs handed back once because they need more than this worker holds.
+        # Jobs that were returned once because they exceed this worker's capacity.
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
 
     def __len__(self) -> int:

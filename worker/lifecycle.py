@@ -9,8 +9,8 @@
     SERVING, ENGINE_AWAY, DRAINING, DRAINED ── external engine replaced ──► REPLACED ──handed back──► FAILED
     any ── the engine or a task fails ──► FAILED
 
-Only SERVING takes jobs. ENGINE_AWAY can be drained like SERVING; an undrained worker whose engine is away returns to
-it. An illegal move raises `IllegalMove` and changes nothing. Used on one event loop.
+Only SERVING takes jobs. ENGINE_AWAY can be drained like SERVING; an undrained worker whose engine is unreachable
+returns to it. An illegal move raises `IllegalMove` and changes nothing. Used on one event loop.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Lifecycle:
             await self._moved.wait()
 
     def drain(self) -> None:
-        """Take no more jobs; finish those that run, or hand them back."""
+        """Take no more jobs; finish the running ones, or return them to the queue."""
         if self.phase in UNDRAINED:
             log.info("draining: taking no more jobs")
             self.move(Phase.DRAINING)

@@ -18,7 +18,7 @@ HEARTBEATS_PER_LEASE = 4
 class Presence:
     """One worker's entries in the registry.
 
-    On a Cluster the registry may be on another node than the queue, so a registry that is away costs no lease.
+    On a Cluster the registry may be on another node than the queue, so an unavailable registry costs no lease.
     """
 
     def __init__(

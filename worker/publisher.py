@@ -15,7 +15,8 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
 from fairlane.worker.reports import ByGateway, token_runs
 
-# Events kept while the store is away, about a minute's on a small machine. With more, the engine stops stepping.
+# Maximum number of events kept while the store is unavailable: about a minute's on a small machine. Above it, the
+# engine pauses.
 MOST_EVENTS = 32_768
 
 # Takes the gateway, publications and a serial number, which a retry repeats; returns the ids of refused jobs.

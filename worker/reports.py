@@ -42,7 +42,7 @@ class WorkerLoad:
 
 
 class Dropped(NamedTuple):
-    """A job that left without an end here; nothing is published for it."""
+    """A job that left without ending here; nothing is published for it."""
 
     job_id: str
 
@@ -88,7 +88,7 @@ class EngineObserver:
     def turned(self, report: Report) -> None: ...
 
     def lost(self, job_ids: Iterable[str]) -> None:
-        """Called when jobs left without an end here: refused by the store, or handed back."""
+        """Called when jobs left without ending here: refused by the store, or returned to the queue."""
 
 
 def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:

@@ -4,11 +4,11 @@ Seven tasks: take, control, publish, renew the leases, heartbeat, announce the m
 it is watched. The engine steps in its own thread and gets its commands through `EngineThread`. A worker's phases are
 in `lifecycle.py`. These events end it or stop it from taking jobs:
 
-    SIGTERM, SIGINT   take no more jobs, let running ones end within `drain_s`, publish everything, hand the rest
-                      back, leave the registry, exit 0. A second signal exits at once.
+    SIGTERM, SIGINT   take no more jobs, let running ones end within `drain_s`, publish everything, return the rest,
+                      leave the registry, exit 0. A second signal exits at once.
     Drain             the same, but the idle process stays until a signal or Undrain, which takes jobs again.
-    engine replaced   the external server no longer matches our model card: hand all jobs back, exit 1.
-    engine failure    publish what was computed, then exit 1 with the leases held. They lapse, and the jobs continue
+    engine replaced   the external server no longer matches our model card: return all jobs, exit 1.
+    engine failure    publish what was computed, then exit 1 with the leases held. They expire, and the jobs continue
                       elsewhere, counted as a loss, so that a job that breaks every engine is not retried forever.
 """
 
@@ -114,12 +114,13 @@ class WorkerServer:
                 task.cancel()
 
     async def _serve(self) -> None:
-        """Take jobs until the worker drains or its engine goes, hand back what is left, and begin again if allowed."""
+        """Take jobs until the worker drains or its engine becomes unreachable, return the remaining jobs, and start
+        again if allowed."""
         lifecycle = self.lifecycle
         while True:
             await self._take()
             if lifecycle.phase is Phase.FAILED:
-                return  # the leases lapse, and the jobs count as lost
+                return  # the leases expire, and the jobs count as lost
             await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
             if lifecycle.phase in (Phase.DRAINING, Phase.LEAVING) and lifecycle.is_engine_up:
                 undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED, Phase.FAILED)
@@ -136,7 +137,7 @@ class WorkerServer:
     async def _take(self) -> None:
         while (capacity := await self._intake.worth_asking()) is not None:
             # One serial for all attempts: a take whose answer was lost is answered again with the same leases. `renew`
-            # gives back those that never arrive here.
+            # returns those that never arrive here.
             take = partial(self._queue.take, self._worker_id, capacity, serial=self._queue.new_serial())
             taken = await self._link.persist("take", take)
             leases = await self._unheld(await self._fitting(taken, capacity))
@@ -152,12 +153,12 @@ class WorkerServer:
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """Return the leases without jobs that are too large, which are released.
 
-        `take` returns such a job only by a record without its size. It goes back once, since it may fit elsewhere; the
-        second time the planner ends it.
+        `take` returns such a job only by a record without its size. It is returned once, since it may fit elsewhere;
+        the second time the planner ends it.
         """
         large = self._leases.too_large(leases, capacity)
         for job in large:
-            log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=log_extra(job))
+            log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=log_extra(job))
         if large:
             await self._release([job.job_id for job in large])
         return [lease for lease in leases if lease.job not in large]
@@ -218,7 +219,7 @@ class WorkerServer:
 
     def _drop(self, lost: Sequence[tuple[str, int]]) -> None:
         if lost:
-            log.warning("%d jobs were taken away from this worker: dropped", len(lost))
+            log.warning("%d jobs were reassigned to other workers: dropped", len(lost))
         for job_id, epoch in lost:
             self._leases.remove(job_id, epoch)
         self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in lost))
@@ -231,7 +232,7 @@ class WorkerServer:
     async def _keep_leases(self) -> None:
         while True:
             if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
-                log.warning("the lease has expired: dropping the %d jobs in hand", len(self._leases))
+                log.warning("the lease has expired: dropping all %d jobs", len(self._leases))
                 await self._hand_back()
             self._intake.woken()  # in case a wake-up was lost with the store
             self._check_engine()
@@ -245,7 +246,7 @@ class WorkerServer:
         return await self._queue.renew(self._worker_id, holding=self._leases.ids(), serial=serial)
 
     async def _hand_back(self) -> None:
-        """Publish what was computed and release every job in hand; the store ignores those that are not ours."""
+        """Publish what was computed and release every job; the store ignores jobs that this worker no longer owns."""
         job_ids = await self._engine.hand_back()
         held = self._leases.epochs(job_ids)
         await self._publisher.emptied()
@@ -273,7 +274,7 @@ class WorkerServer:
             self._failed(EngineStuck(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:
-        """Drain, publish and leave the registry, each within a time limit, since the store may be away."""
+        """Drain, publish and leave the registry, each within a time limit, since the store may be unavailable."""
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
         await within(FLUSH_S, self._publisher.emptied())
         await self._presence.leave(self._worker_id)

@@ -132,7 +132,7 @@ def bounded(
 def read_keys(listed: Sequence[str], file: Path | None, zipf: float) -> list[TenantKey]:
     """Read keys from the command line and from a file with lines `KEY` or `NAME KEY [WEIGHT]`. Raises CommandError.
 
-    Key k without a weight of its own has the weight 1 / k ** `zipf`."""
+    Key k without its own weight has the weight 1 / k ** `zipf`."""
     lines = [[each] for each in listed]
     if file is not None:
         try:

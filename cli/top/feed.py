@@ -1,4 +1,4 @@
-"""Source of `fairlane top`'s pictures, the best that the gateway offers:
+"""Source of the data of `fairlane top`, the best that the gateway offers:
 
     live       the stream of `/admin/v1/live`: the overview about each second, and the map of blocks if available
     overview   `/admin/v1/overview` each second, if there is no stream or no room in it
@@ -44,7 +44,7 @@ class NotServed(Exception):
 
 
 class TroubleError(Exception):
-    """Why there is no new picture, in one line."""
+    """Why there is no new snapshot, in one line."""
 
 
 class KeyRefused(TroubleError):
@@ -52,7 +52,7 @@ class KeyRefused(TroubleError):
 
 
 class Feed:
-    """Reports each new picture until cancelled."""
+    """Reports each new snapshot until cancelled."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Rendering of a picture as text: tables of lanes, tenants and workers, and KV blocks as bars or as a map.
+"""Rendering of a snapshot as text: tables of lanes, tenants and workers, and KV blocks as bars or as a map.
 
 Names are shown without control characters, and never interpreted as markup."""
 

@@ -19,7 +19,7 @@ from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 # Log-probability of an impossible token, as at OpenAI: JSON has no infinity.
 LOGPROB_MIN = -9999.0
 _encode = msgspec.json.Encoder().encode
-# Placeholder for the text of a frame; what follows it cannot contain the same.
+# Placeholder for the text of a frame; the rest of the frame cannot contain it.
 _ANY_TEXT = "\0text\0"
 
 

@@ -30,7 +30,7 @@ class TextChunk(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Progress that a waiting client has asked for."""
+    """Progress that a waiting client requested."""
 
     text: str
 
@@ -46,17 +46,17 @@ class ChunkConsumer(Protocol):
     """A consumer of a generation's output."""
 
     def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
-        """Accept chunks that arrived together; none starts the response. Return False if they could not be passed on:
-        nothing more is sent before `catch_up`."""
+        """Accept chunks that arrived together; none starts the response. Return False if they could not be sent; then
+        call `catch_up` before sending more."""
 
     async def catch_up(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAliveSchedule:
-    """The times of keep-alives or progress for a waiting client; whole responses get neither."""
+    """The schedule of keep-alives and progress comments for a waiting client; whole responses get neither."""
 
-    # Since arrival: when the response headers are sent at the latest.
+    # Time from arrival by which the response headers are sent.
     first_s: float = math.inf
     # Interval for clients that asked for progress.
     every_s: float = math.inf

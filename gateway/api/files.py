@@ -69,7 +69,7 @@ class FileEndpoints:
                     kept = await self._kept(context, file_id)
                 await self.records.keep(caller.root, caller.account, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
-                with suppress(*STORE_ERRORS):  # else the sweep removes it
+                with suppress(*STORE_ERRORS):  # otherwise the sweep removes it
                     await self._drop(caller.root, file_id)
                 raise
         await send_json(context.send, kept.shown(), [])

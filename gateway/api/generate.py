@@ -95,7 +95,7 @@ class Generate(Generic[Generation]):
             await self._generate(context, plan, answer, None)
             whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
             headers = plan.headers(answer.jobs)
-            del answer  # its parts are freed before a slow client has read the response
+            del answer  # frees its parts before a slow client has read the response
         await send_json(context.send, whole, headers)
 
     async def _stream(self, context: RequestContext, plan: Plan) -> None:

@@ -99,7 +99,8 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
 
 
 def _end_of(error: BaseException | None) -> tuple[str | None, Outcome, str, str]:
-    """Return code, outcome, message and limit of an end. Other messages than our own may contain parts of a prompt."""
+    """Return the code, outcome, message and limit with which a request ended. Messages other than our own may contain
+    parts of a prompt."""
     match error:
         case None:
             return None, Outcome.FINISHED, "", ""

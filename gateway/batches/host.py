@@ -1,4 +1,4 @@
-"""The gateway that runs batches: its bounds, and what every running batch needs of it."""
+"""The gateway that runs batches: its bounds, and what every running batch needs from it."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ class RunningBatch(Protocol):
 class BatchHost:
     """The gateway as its running batches see it."""
 
-    # A name of this process, new at each start.
+    # A name for this process, new at each start.
     owner: str
     settings: BatchSettings
     records: BatchRecords

@@ -99,7 +99,7 @@ class LineRunner:
         return ended
 
     async def end(self) -> list[LineEnd]:
-        """Start nothing more; wait up to LANDING_S for running lines, then abandon the rest."""
+        """Start no more lines; wait up to LANDING_S for running ones, then abandon the rest."""
         until_s = asyncio.get_running_loop().time() + LANDING_S
         while self._running and (left_s := until_s - asyncio.get_running_loop().time()) > 0:
             await self._wait(left_s)

@@ -46,14 +46,14 @@ class LeaseLost(Exception):
 
 
 class OpenBatch:
-    """A batch that this gateway has taken. `run` ends it or gives it back."""
+    """A batch that this gateway has taken. `run` ends or releases it."""
 
     def __init__(self, taken: TakenBatch, host: BatchHost) -> None:
         self._taken = taken
         self._host = host
         self._batch = taken.batch
         self._input = InputLines(taken.batch, host, taken.progress or Progress.of(0))
-        # Unique to this owner, even if the store has lost that it gave out the epoch before.
+        # Unique to this owner, even if the store has lost its record of the epoch and assigns it again.
         self._run = f"{taken.epoch}-{secrets.token_hex(4)}"
         self._segments = Segments(taken.batch.id, host.storage, host.drafts)
         self.is_cancelling = taken.is_cancelling
@@ -130,7 +130,7 @@ class OpenBatch:
 
     async def _leave(self) -> None:
         log.warning(
-            "batch cannot run here, its file is not in this gateway's storage; "
+            "batch cannot run here: its file is not in this gateway's storage; "
             "all gateways must share one (gateway.files.url): batch=%s",
             self._batch.id,
         )
@@ -141,7 +141,7 @@ class OpenBatch:
         try:
             await self._host.records.renew(self._taken, 0, rest_ms=round(self._rest_s * 1e3))
         except STORE_ERRORS:
-            log.info("batch not given back, free when its lease expires: batch=%s", self._batch.id)
+            log.info("batch not released, free when its lease expires: batch=%s", self._batch.id)
 
     async def _load(self) -> bool:
         index = await _read_index(self._host.storage, self._batch)

@@ -1,4 +1,4 @@
-"""The batches that this gateway runs: it takes free ones under a lease, and gives them back on shutdown.
+"""The batches that this gateway runs: it takes free ones under a lease, and releases them on shutdown.
 
 When a gateway dies, others take over its batches once the leases have expired. The runner also sweeps expired files,
 and drafts that dead processes have left on disk."""
@@ -48,7 +48,7 @@ class BatchRunner:
         return list(self._elsewhere)
 
     def cancelled(self, batch_id: str) -> None:
-        """Cancel a batch if it runs here; another owner learns of it when it renews its lease."""
+        """Cancel a batch if it runs here; another owner is informed when it renews its lease."""
         for batch in self._open.values():
             if batch.id == batch_id:
                 batch.is_cancelling = True
@@ -58,7 +58,7 @@ class BatchRunner:
 
     @asynccontextmanager
     async def running(self, endpoints: Mapping[str, Endpoint]) -> AsyncIterator[None]:
-        """Run batches inside the context, and give them back at its end.
+        """Run batches inside the context, and release them at its end.
 
         `endpoints`: by path, without the tenant middleware around them."""
         host, bounds = self._host, self._host.settings
@@ -110,7 +110,7 @@ class BatchRunner:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
         Roots with the fewest places come first. If all places are taken, a root without a place gets an additional one,
-        and the root with the most gives one back. The batch that loses its place continues on its next turn."""
+        and the root with the most releases one. The batch that loses its place continues on its next turn."""
         if self._host.is_stopping() or not self._host.settings.most_batches:
             return
         now_s = time.monotonic()

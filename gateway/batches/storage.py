@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 PARTIAL = ".partial"
-# Seconds without a write after which a draft's process is taken as dead. It must stay well below an hour, within which
-# a
-# deleted tenant's unfinished uploads must be erased.
+# Seconds without a write after which a draft's process is considered dead. It must stay well below an hour, within
+# which a deleted tenant's unfinished uploads must be erased.
 FORGOTTEN_S = 1_800.0
 
 
@@ -104,8 +103,8 @@ class FolderStorage:
 class BucketStorage:
     """A bucket of an object store, through obstore.
 
-    It uses obstore's blocking calls in threads: the async ones call back from their own threads, which may meet an
-    interpreter that is shutting down."""
+    It uses obstore's blocking calls in threads: the async ones call back from their own threads, which may run while
+    the interpreter is shutting down."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self._bucket = bucket

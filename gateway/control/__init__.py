@@ -8,5 +8,5 @@
     erasure/       erasure of a deleted tenant's data
     elections.py   elects the gateway that does the upkeep of each store
 
-It is slow and rarely used. The tenants' endpoints never import it.
+Its calls are slow and rare. The tenants' endpoints never import it.
 """

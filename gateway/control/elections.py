@@ -11,8 +11,8 @@ from fairlane.store.election import Election
 from fairlane.store.errors import STORE_ERRORS
 
 LONGEST_LEASE_S = 3.0
-# The election's lease is at most this part of the shortest lease that the upkeep watches: an upkeep that looks less
-# than twice per lease cannot tell which holders had a chance to renew.
+# The election's lease is at most this part of the shortest lease that the upkeep watches: an upkeep that runs less than
+# twice per lease cannot tell which holders had a chance to renew.
 PER_LEASE = 4
 
 

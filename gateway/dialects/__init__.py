@@ -1,7 +1,7 @@
 """Wire formats, without I/O: bytes and dicts in, typed requests out.
 
 openai/     OpenAI's requests, responses, batches and rate-limit headers
-anthropic/  Anthropic's messages, in terms of OpenAI's
+anthropic/  Anthropic's messages, converted to OpenAI's
 tools/      how models write tool calls: formats, readers, grammars
 grammar/    structured output: schemas, and a child process that checks them
 """

@@ -6,8 +6,8 @@ bytes received; from then on its declared length, so that bodies that never end 
 `BodyRoom` derives the useful size of a route's body from the longest context.
 
 `Trimmer` returns freed memory to the system, because glibc's allocator keeps it by default. `keep_little` makes large
-blocks separate mappings, which are returned when freed. Free small blocks are returned now and then, in a thread: that
-takes some milliseconds, during which other threads run."""
+blocks separate mappings, which are returned when freed. Free small blocks are returned periodically, in a thread: that
+takes several milliseconds, during which other threads run."""
 
 import asyncio
 import ctypes
@@ -23,7 +23,8 @@ from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memor
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
-# Only bodies up to this size may use the last part of the budget, so that a few large ones cannot block all others.
+# Only bodies up to this size may use the last 1 / _FOR_SMALL of the budget, so that a few large ones cannot block all
+# others.
 SMALL_BYTES = 64 * 1024
 _FOR_SMALL = 8
 
@@ -33,10 +34,10 @@ PART_BYTES = 64 * 1024
 
 
 class Intake:
-    """Turns at taking in parts of large bodies, one per iteration of the event loop, over all connections.
+    """Turns for reading parts of large bodies: one per iteration of the event loop, over all connections.
 
-    An iteration serves all connections with bytes to read. With eight parts of 256 KiB it takes some milliseconds, and
-    the request of another caller needs about 20 iterations."""
+    An iteration serves all connections with bytes to read. With eight parts of 256 KiB it takes several milliseconds,
+    and another caller's request needs about 20 iterations."""
 
     def __init__(self) -> None:
         self._is_taken = False
@@ -154,7 +155,7 @@ class BodyHold:
                 self.refusal = None  # breaks the cycle through its traceback's frame
 
     def release(self) -> None:
-        """Give all of it back. Further bytes of the body are refused."""
+        """Release all of it. Further bytes of the body are refused."""
         self._is_over = True
         if self.held_bytes:
             self._budget.give_back(self._tenant, self.held_bytes)
@@ -171,7 +172,7 @@ class BodyHold:
 
 # Room for everything in a body except its prompts.
 AROUND_BYTES = 64 * 1024
-# Larger bodies have turns of their own, so that no other body waits for one of them.
+# Larger bodies have separate turns, so that no other body waits for one of them.
 HUGE_BODY_BYTES = 256 * 1024
 T = TypeVar("T")
 # JSON with escapes: more than text needs per token, and more than a token id with its comma.

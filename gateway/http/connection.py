@@ -1,4 +1,4 @@
-"""The life of one connection below its requests: its place on the port, its deadlines, and its end.
+"""The lifetime of one connection, apart from its requests: its place on the port, its deadlines, and its end.
 
 After a refusal the client may continue to send for `linger_s` and `discard_bytes`: closing at once would reset the
 connection and destroy the response in transit."""
@@ -22,7 +22,7 @@ from fairlane.gateway.http.response import Answer
 from fairlane.gateway.http.turns import Turns
 from fairlane.scheduler.protocol.settings import Networks
 
-# Memory counted as freed when a connection ends. It holds ten times that, most of which the next connection reuses.
+# Memory counted as freed when a connection ends. A connection holds ten times that, most of which the next one reuses.
 FREED_BYTES = 1_024
 # Pause between two reads, of up to 256 KiB each, of what a client sends after a refusal.
 DISCARD_REST_S = 0.02

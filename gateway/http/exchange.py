@@ -1,4 +1,4 @@
-"""One request as the server hands it to the application: its connection, its body and its response.
+"""One request as the server passes it to the application: its connection, its body and its response.
 
 The server puts an `Exchange` into the request's scope, and `exchange_of` reads it. A request from another source, such
 as a test, gets one without a connection.

@@ -17,8 +17,8 @@ class HttpLimits:
     # How long a client may continue to send a body that was answered already.
     linger_s: float = 5.0
     linger_bytes: int = 2**20
-    # How much of such a body is parsed, so that the connection can serve the next request. Further bytes are discarded,
-    # and the connection is closed after `discard_bytes` of them.
+    # Bytes of such a body that are parsed, so that the connection can serve the next request. Further bytes are
+    # discarded, and the connection is closed after `discard_bytes` of them.
     linger_chunks: int = 1_024
     discard_bytes: int = 64 * 2**20
     # A client that reads nothing of its response for this long is disconnected.

@@ -2,8 +2,8 @@
 
 `Acceptor` accepts a few connections at a time, with a pause in between. The event loop would accept all that are
 waiting before it does anything else, so that a flood of connections stops every stream. If several processes share a
-socket, the one that happens to be awake would take nearly all of a burst, and clients with keep-alive would stay with
-it. So each takes one connection and leaves the next to the others; a busy one returns later from its pause.
+socket, the one that is running would take nearly all of a burst, and clients with keep-alive would stay with it.
+So each takes one connection and leaves the next to the others; a busy one resumes accepting later.
 
 Connections from an address that has too many are closed here, at a tenth of the cost of serving them."""
 

@@ -1,4 +1,4 @@
-"""Bounds on what a client may send and how slowly. uvicorn alone bounds neither headers nor bodies nor silence.
+"""Bounds on what a client may send and how slowly. uvicorn by itself limits neither headers, bodies nor idle time.
 
 The life of a connection, request by request:
 

@@ -22,7 +22,7 @@ _SEPARATORS = len(": " + "\r\n")
 
 
 class Malformed:
-    """Counts requests that are not valid HTTP or exceed its limits, and logs them now and then."""
+    """Counts requests that are not valid HTTP or exceed its limits, and logs them at intervals."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.count = 0

@@ -8,13 +8,13 @@ HEADER = b"x-request-id"
 ANTHROPIC_HEADER = b"request-id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ID_BYTES = 12
-# Ids are drawn in batches: each draw is a system call.
+# Ids are generated in batches, because each read of random bytes is a system call.
 _DRAWN_AT_ONCE = 128
 _drawn: list[str] = []
 
 
 def random_id() -> str:
-    """Return 24 random hexadecimal digits, independent of the caller. They name a reservation and its jobs."""
+    """Return 24 random hexadecimal digits, independent of the caller. A reservation and its jobs are named after it."""
     try:
         return _drawn.pop()
     except IndexError:

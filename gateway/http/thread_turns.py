@@ -2,7 +2,7 @@
 
 Python runs one thread at a time. Each busy thread makes the event loop wait for its turn (`sys.setswitchinterval`)
 whenever the loop wakes up. In a measurement, a request with 20 wake-ups took 240 ms with six busy threads and 3 ms with
-one, and the threads did the same amount of work."""
+one, although the threads did the same amount of work."""
 
 import asyncio
 from collections import OrderedDict, deque

@@ -6,4 +6,4 @@
     credentials.py   all credentials of one request; rejects a second, different identity
 
 `gateway.auth` calls in, and resolves such a caller to a delegated key of quotas. Open `tokens.py` first. Never imports
-an endpoint, and logs nothing of a token."""
+an endpoint, and logs no part of a token."""

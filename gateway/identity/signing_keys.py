@@ -40,7 +40,7 @@ Keys = Mapping[tuple[str, str], jwt.PyJWK]
 
 
 class AnswerRefused(Exception):
-    """An unusable answer of an identity provider. The message contains nothing of it."""
+    """An unusable reply of an identity provider. The message contains no part of it."""
 
 
 class SigningKeys:
@@ -58,8 +58,8 @@ class SigningKeys:
     async def of(self, kid: str, algorithm: str) -> jwt.PyJWK:
         """Return the key with an id.
 
-        Raises ApiError: `unknown_signing_key` if the issuer, just asked, has no such key; `issuer_unavailable` if it
-        does not answer, or was asked for another unknown key a moment ago."""
+        Raises ApiError: `unknown_signing_key` if the issuer was just asked and has no such key; `issuer_unavailable` if
+        it does not answer, or was asked for another unknown key a moment ago."""
         key = self._known(kid, algorithm)
         if key is not None:
             return key

@@ -2,7 +2,7 @@
 
     request_id.py      assigns each request its id, and answers internal errors
     tenant.py          authenticates, adds limits to the headers, formats errors, writes the log line;
-                       counts invalid requests against a limit of their own
+                       counts invalid requests against a separate limit
     idempotency.py     runs a request once for all that share an idempotency key
     idempotent_run.py  one such run, its listeners, and its record in the store
 

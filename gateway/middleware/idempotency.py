@@ -71,7 +71,7 @@ class Listener:
                     completed()
         except Lost:
             if self._started:
-                raise ClientDisconnect from None  # too far behind: the next part is no longer kept
+                raise ClientDisconnect from None  # too far behind: the next part was dropped
             raise not_kept() from None
         while not self.run.recording.has_ended:
             await self.run.recording.changed(None)

@@ -1,4 +1,4 @@
-"""Runs of requests with an idempotency key: one `Run` for each on this gateway, in a task of its own.
+"""Runs of requests with an idempotency key: one `Run` for each on this gateway, in its own task.
 
     begin ────OwnedRun────> the endpoint writes to the recording ──┬─ a completed run ──> kept in the store
       │ │ └─"ended"──> the recording is what the store has     └─ a rejection ──────> released: a retry runs
@@ -34,7 +34,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Lost(Exception):
-    """Raised for a listener that is so far behind that its next part is no longer kept."""
+    """Raised for a listener that is so far behind that its next part was dropped."""
 
 
 class RecordedChannel:
@@ -219,7 +219,7 @@ class Run:
             self._stop_grace()
 
     async def _begin(self) -> OwnedRun | EndedRun:
-        """Claim the key. Return its end elsewhere, or that it is to run here."""
+        """Claim the key. Return how it ended elsewhere, or that it must run here."""
         pause_s = _FIRST_PAUSE_S
         while (found := await self._ask()) == "running":
             self.is_elsewhere = True

@@ -35,9 +35,9 @@ DEGRADED_HEADER = b"x-fairlane-degraded"
 NAME = "refused_requests_per_minute"
 MINUTE_S = 60.0
 REMEMBERED = 10_000
-# A body that was read in vain counts as one request for this many bytes of it,…
+# A body that was read for an invalid request counts as one request per this many bytes,…
 _BYTES_PER_REQUEST = 64 * 1024
-# …and as one for this much processor time spent on finding its error.
+# …and as one per this much processor time spent on finding its error.
 _WORK_S_PER_REQUEST = 0.001
 # Statuses that do not count: they cost hardly anything, and an operator has to fix their cause.
 _TELLING = frozenset({401, 403})
@@ -113,7 +113,7 @@ class TenantMiddleware:
                         raise
                 finally:
                     self._record(context, loop.time())
-                    if context.send is answer:  # else a run goes on that its client does not wait for
+                    if context.send is answer:  # else a run continues although its client does not wait for it
                         context.send = send  # breaks the cycle of context and answer, so that both are freed at once
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)

@@ -33,7 +33,7 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        # Where each stop string could begin in the held text. A place is tried once, however the text is split.
+        # Where each stop string could begin in the held text. Each place is tried once, however the text is split.
         self._starts = [0] * len(self._stops)
         # The stop string that was completed, if any.
         self.stopped_by: str | None = None

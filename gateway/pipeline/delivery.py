@@ -54,7 +54,7 @@ class _Line:
     strays: dict[str, None] = field(default_factory=dict)
     # Jobs for which one worker was called, and which may still be waiting for it.
     called: list[str] = field(default_factory=list)
-    # Asks the store whether called workers came. Runs while calls may be unanswered.
+    # Asks the store whether called workers took their jobs. Runs while calls may be unanswered.
     rousing: asyncio.Task[None] | None = None
 
     def note_end(self, job_id: str) -> None:
@@ -113,7 +113,7 @@ class Dispatcher:
         self.open_requests.entered(job)
 
     def called(self, job: LiveJob) -> None:
-        """Note that one worker was called for a job. All are woken if it does not come soon."""
+        """Record that one worker was called for a job. All are woken if it does not take the job soon."""
         line = self._lines.get(job.queue)
         if line is None:
             return
@@ -131,7 +131,7 @@ class Dispatcher:
         job.queue, job.diverged = queue, -1
 
     def release(self, job: LiveJob) -> None:
-        """Drop a settled job. Its record is deleted soon after the job has ended.
+        """Forget a settled job. Its record is deleted soon after the job has ended.
 
         The record of an unanswered request with an idempotency key is kept as long as the key."""
         self._drop(job)
@@ -266,8 +266,8 @@ class Dispatcher:
         queue = line.link.calls
         if any(
             job.queue == line.name for job in self._jobs.values()
-        ):  # `put` counts as a heartbeat for several rounds, too
-            await line.link.reader.gateway_alive(self.gateway_id)  # the reader knows how far it has read
+        ):  # `put` also counts as a heartbeat for several rounds
+            await line.link.reader.gateway_alive(self.gateway_id)  # the reader tracks how far it has read
         if self.is_elected():
             await queue.reclaim()
         strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]

@@ -1,9 +1,9 @@
 """Progressive reservation: extends the output granted to a running request before it is used up.
 
-A request holds a quantum of output at a time, and larger ones as it grows. When a choice has half of the last one left,
-the next is reserved and sent to the worker as a grant, so that no token is generated without a reservation. If a limit
-per minute is full, the worker pauses at the end of its grant until there is room. If a limit per day or month is spent,
-or a pause has lasted too long, the request ends with the output so far, and reports the limit."""
+A request reserves a quantum of output at a time, and larger ones as it grows. When a choice has half of the last one
+left, the next is reserved and sent to the worker as a grant, so that no token is generated without a reservation. If a
+limit per minute is full, the worker pauses at the end of its grant until there is room. If a limit per day or month is
+spent, or a pause has lasted too long, the request ends with the output so far, and reports the limit."""
 
 import asyncio
 import logging
@@ -18,11 +18,12 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
-# Longest wait for a full minute or the store, before the request ends with the output so far.
+# Maximum wait for a spent minute limit or the store, before the request ends with the output so far.
 MAX_PAUSE_S = 120.0
-# Output tokens per choice. Quanta double up to this, so that a request never reserves more ahead than it has received.
+# Output tokens per choice. Quanta double up to this, so that a request never reserves more in advance than it has
+# received.
 LARGEST_QUANTUM = 1_024
-# Bounds of the retry time. A paused job that is silent for seconds loses its place.
+# Bounds of the retry time. A paused request that does not retry for seconds loses its place.
 SOONEST_S, LATEST_S = 0.01, 1.0
 
 
@@ -42,7 +43,7 @@ class OutputGrants:
         # Size of the last extension per choice; limits may allow less than a quantum.
         self._portion = reservation.granted_tokens - request.ask.start.longest
         self._granted = request.ask.start.reach(reservation.granted_tokens)
-        # Tokens of a choice at which more is reserved; infinity if there is no more.
+        # Tokens of a choice at which the next part is reserved; infinity if no more can be.
         self._asks_from = self._low()
         self._asking: asyncio.Task[None] | None = None
         self._used_up = asyncio.Event()
@@ -56,7 +57,7 @@ class OutputGrants:
     def paused(self, job: LiveJob, choice: Choice) -> None:
         """Send the grant again to a worker that waits at the end of an older one.
 
-        A failover of the store may have lost the grant, and the worker knows only what the store knows."""
+        A failover of the store may have lost the grant, and the worker knows only grants that the store still has."""
         if choice.published < job.granted:
             job.granted = choice.published
             self._begin()
@@ -105,8 +106,8 @@ class OutputGrants:
                     await self._used_up.wait()
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
-        """Reserve more. Return None on store errors. Called only when the workers know the last grant, else it would be
-        held unused."""
+        """Reserve more. Return None on store errors. Called only once the workers have the last grant; otherwise the
+        reservation would be unused."""
         ended = self._ended()
         need = Need(
             published=sum(choice.sent for choice in self._choices()),

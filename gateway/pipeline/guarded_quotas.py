@@ -35,7 +35,7 @@ Mode = Literal["fail_closed", "fail_open", "local_share"]
 # Model and lane as in `limits_by`; empty for any.
 ModelLane = tuple[str, str]
 LOOK_EVERY_S = 30.0
-_WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request meets that one
+_WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request matches that one
 _LONG = ("day", "month")
 
 
@@ -92,7 +92,7 @@ class Known:
 
 
 def long_by(tenant: Tenant) -> list[ModelLane]:
-    """Return the tenant's models and lanes with a limit per day or month of their own."""
+    """Return the tenant's models and lanes that have their own limit per day or month."""
     return [
         (by.model, by.lane) for by in tenant.limits_by if any(_WINDOWS[name] in _LONG for name in by.limits.as_dict())
     ]
@@ -211,7 +211,7 @@ log = logging.getLogger(__name__)
 UPKEEP_EVERY_S = 0.5
 # Requests admitted without the store and not charged yet; above it requests are rejected.
 MOST_UNREPORTED = 100_000
-# Roots whose charges fail in one round, before the rest is left to the next round.
+# Number of roots whose charges may fail in one round; the rest then waits for the next round.
 MOST_FAILED = 16
 REMEMBERED = 10_000
 # How long a key is accepted while the store cannot say whether it was revoked.
@@ -257,7 +257,7 @@ class GuardedQuotas:
     async def run(self) -> None:
         """Send heartbeats, report charges and read limits until cancelled.
 
-        The heartbeat has a task of its own, because reports and reads may take seconds, and a gateway without a
+        The heartbeat has its own task, because reports and reads may take seconds, and a gateway without a
         heartbeat is not counted in the others' shares."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(every(UPKEEP_EVERY_S, "the heartbeat to the budgets' store", self.beat))
@@ -279,7 +279,7 @@ class GuardedQuotas:
     async def keep(self) -> None:
         """Report charges, then read the limits of recent callers. Raises StoreUnavailable."""
         await self._report()
-        if not self._backlog:  # else the store's figures lack the backlog
+        if not self._backlog:  # otherwise the store's figures lack the backlog
             await self._look()
 
     async def reserve(self, ask: Ask) -> Reservation:

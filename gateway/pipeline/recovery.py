@@ -67,7 +67,7 @@ class Reaper:
     async def renew(self) -> None:
         """Extend the leases of this gateway's requests.
 
-        A reservation that the store has lost, as after a failover, is booked again. One that another gateway has
+        A reservation that the store has lost, as after a failover, is recorded again. One that another gateway has
         settled ends its request."""
         requests = {job.request.id: job.request for job in self.dispatcher.jobs.values()}
         failures, lost, began_s = StoreFailures(), set[str](), time.monotonic()
@@ -82,7 +82,7 @@ class Reaper:
         self._renewed_s = began_s
 
     async def _reassert(self, request: LiveRequest) -> None:
-        """Book a lost reservation again, or fail its request.
+        """Record a lost reservation again, or fail its request.
 
         Settlements by others are marked in the store for a limited time. If this gateway was silent for longer, the
         mark may be gone, and the request fails. A request that was settled here meanwhile has no jobs."""
@@ -90,7 +90,7 @@ class Reaper:
             return
         is_marked = time.monotonic() - self._renewed_s < TOMBSTONE_MS / 2e3
         if is_marked and await self.quotas.book(request.ask):
-            log.warning("the store had lost the reservation of job %s, booked again", request.id)
+            log.warning("the store had lost the reservation of job %s: recorded it again", request.id)
             return
         for job in request.jobs:
             if not job.settled:

@@ -1,6 +1,6 @@
 """Ends every job and settles its request exactly once, despite failures of client, worker or store.
 
-Settlements survive the cancellation of their request: a task of their own retries until the store answers. What this
+Settlements survive the cancellation of their request: a separate task retries until the store answers. What this
 process leaves unsettled is settled by a reaper after its lease."""
 
 import asyncio

@@ -40,7 +40,7 @@ _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "s
 class Submitter:
     """Submits plans as requests with enqueued jobs, and ends them.
 
-    `quantum`: output tokens per choice that a progressive request holds at a time."""
+    `quantum`: output tokens per choice that a progressive request reserves at a time."""
 
     quotas: QuotaStore
     dispatcher: Dispatcher

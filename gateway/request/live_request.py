@@ -337,7 +337,7 @@ class LiveJob:
             self.cached_tokens = delta.cached_tokens
         choice = self.choices[delta.choice]
         known = choice.published - delta.first_index
-        if known < 0:  # the store fences and orders what it accepts, so this is damage, not a race
+        if known < 0:  # the store checks the order of what it accepts, so this is corruption, not a race
             self.fail(internal_error())
             return
         if known and not _repeats(choice.token_ids, delta):

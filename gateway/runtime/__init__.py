@@ -1,11 +1,11 @@
-"""Composition: everything that one gateway process holds, in parts that open and close themselves.
+"""Composition: the parts of one gateway process. Each part opens and closes itself.
 
-    resources.py   the whole, in the order in which its parts depend on each other
+    resources.py   all parts, in the order of their dependencies
     setup.py       settings, telemetry and id of the process
     stores.py      connections to the stores
     accounts.py    tenants, keys, budgets, prices; who a caller is
     fleet.py       models, workers and queues
-    requests.py    a request from its preparation to its settlement, and the recovery of lost ones
+    requests.py    requests, from preparation to settlement, and the recovery of lost ones
     insight.py     request records, fleet metrics, request traces
     batches.py     files, batches, and the export of the ledger
     control.py     operators, and what they see

@@ -1,4 +1,4 @@
-"""Operators, and what they see and do."""
+"""The operators' API, console and permissions."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

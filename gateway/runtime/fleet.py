@@ -1,4 +1,4 @@
-"""Models, workers and queues: what can be served, and the way to it."""
+"""Models, workers and queues: what can be served, and the connections to it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Bounds on what clients may hold of this process: connections, bodies, invalid requests."""
+"""Bounds on the resources of this process that clients may use: connections, bodies, invalid requests."""
 
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.body_budget import BodyBudget, Trimmer

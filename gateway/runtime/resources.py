@@ -28,7 +28,7 @@ from fairlane.quotas.windows import MINUTE, Slicing
 
 log = logging.getLogger(__name__)
 
-# Longest wait at start for the first read of the fleet: a tokenizer takes a good part of a second to load.
+# Maximum wait at start for the first read of the fleet: a tokenizer can take most of a second to load.
 FIRST_LOOK_S = 2.0
 
 

@@ -26,7 +26,7 @@ class DeletedTenant:
     deleted_ms: int = 0
     created_s: float = 0.0
     share_group: str = ""
-    # Pairs of model and lane with limits of their own.
+    # Pairs of model and lane that have their own limits.
     by: Sequence[Sequence[str]] = ()
     # Set if an operator asked to erase the ledger too.
     with_ledger: bool = False

@@ -18,7 +18,7 @@ return lost
 
 -- name: watch
 -- Records a search for lapsed leases, and decides whether they may be acted on. After a gap of half a lease (the store was
--- away, or its clock jumped), holders get one whole lease to renew. Called by RedisQuotaStore.
+-- unavailable, or its clock jumped), holders get one whole lease to renew. Called by RedisQuotaStore.
 -- KEYS[1]  hash of the watch: seen_ms, grace_ms
 -- ARGV     1 lease ms
 -- Returns  1, or 0 during the grace period

@@ -6,5 +6,5 @@
     eta.py             expected remaining wait of a waiting request
 
 Each gateway has one `OpenRequests` per queue, and so do the simulator's gateways. Gateways report to each other
-through the queue. Guarantees given between two reports are booked there (`queue.promises`). There is no I/O and no
+through the queue. The queue records guarantees given between two reports (`queue.promises`). There is no I/O and no
 clock: workers' last reports and the time are arguments. Never imports gateway, worker or quotas."""

@@ -10,8 +10,9 @@ There are three decisions:
 
 While no worker knows its costs, nothing is refused or guaranteed.
 
-Lower lanes count on the time that the lanes above do not request, admitted or not: a flood of batch work with deadlines
-cannot book the time of interactive work. Best effort is served after all guaranteed work, present and future."""
+Guarantees in lower lanes use only the time that the lanes above do not request, whether admitted or not: a flood of
+batch work with deadlines cannot reserve the time of interactive work. Best effort is served after all guaranteed work,
+present and future."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
     # None while no worker knows its costs.
     expected_ttft_ms: float | None
     load: LaneLoad | None = None
-    # Time of all workers to book for its guarantee; 0.0: none.
+    # Time of all workers to reserve for its guarantee; 0.0: none.
     claim_ms: float = 0.0
     work_ms: float = 0.0
     # Time per prompt token; 0.0 while no worker knows its costs.
@@ -63,7 +64,7 @@ class Refusal:
     """The request may not be queued, and why."""
 
     code: RefusalCode
-    # None: it never fits as it is.
+    # None: a retry cannot succeed.
     retry_after_ms: float | None
     # The exceeded value: KV tokens of the largest worker, milliseconds that it would take, or the number of workers.
     limit: int
@@ -114,8 +115,8 @@ class _Assessment(msgspec.Struct, frozen=True):
         return stated and self.known.leaves_time(self.request.lane, self.now_ms)
 
     def _begins_at_once(self, load: LaneLoad) -> bool:
-        """Return whether all choices can start together: a full worker's rows free up one by one, for requests ahead of
-        it."""
+        """Return whether all choices can start together. On a full worker the rows are freed one by one and go to
+        earlier requests."""
         fleet = self.known.fleet(self.costs)
         return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
 

@@ -1,10 +1,10 @@
 """The cost of a request, and a demand test over all open requests, in milliseconds of worker time.
 
-The test has two parts. Room: if everything ahead of the request fits the workers at once, at its longest, the request
-waits only for prefills. Time: a full worker is a queue that completes one millisecond of work per millisecond. All work
-ahead of a deadline must be done by then, less what a full batch always holds: half of its sequences' output. Sources:
-the processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest deadline first, and the peak estimate of
-the Past-Future scheduler (LightLLM, ASPLOS 2025).
+The test has two parts. Room: if the workers can hold everything ahead of the request at full length, the request waits
+only for prefills. Time: a full worker is a queue that completes one millisecond of work per millisecond. All work ahead
+of a deadline must be done by then, less what a full batch always holds: half of its sequences' output. Sources: the
+processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest deadline first, and the peak estimate of the
+Past-Future scheduler (LightLLM, ASPLOS 2025).
 
 Costs come from the weights that workers report. A prompt costs its prefill. An output token costs its row, the KV that
 it reads, and a share of the step's fixed cost: the larger of the sequence's shares of KV and of batch slots. The
@@ -59,7 +59,7 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
     output_ms: float
     # Worker time of one output token.
     token_ms: float
-    # Fraction of one worker that it takes at its longest.
+    # Fraction of one worker that it takes at full length.
     share: float
     pace_ms: float = 0.0
     # Due time of its next token on the gateway's clock; infinity: none.
@@ -179,7 +179,7 @@ def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity)
 def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
     """Return the time by which a load delays all work that is due with it or later.
 
-    That is its prompt if there is room for it, its work if others have to leave first."""
+    If there is room for the load, that is the time of its prompt; otherwise, the time of all its work."""
     before = ledger.up_to(load.level)
     if before.share + load.share <= fleet.workers:
         return load.prefill_ms / (1.0 - _decoding(before, fleet)) / fleet.workers

@@ -1,7 +1,7 @@
 """Expected remaining wait of a request, from the recent rate at which its tenant's positions have advanced.
 
-The rate is per tenant, not per queue: tenants take turns, so one tenant's long queue says little about another's. When
-a tenant's queue empties, its rate passes to the others of its lane; the rate of an empty lane passes to the lanes
+The rate is per tenant, not per queue: tenants take turns, so one tenant's long queue does not predict another's wait.
+When a tenant's queue empties, its rate passes to the others of its lane; the rate of an empty lane passes to the lanes
 below. Until a tenant's positions have moved, the gateway's first estimate is used."""
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from fairlane.scheduler.planner.fading import FadingSum
 
 # Time constant of a tenant's rate.
 RECENT_MS = 10_000.0
-# A job that started this soon did not wait for others to end, so it says nothing about the rate.
+# A job that started this soon did not wait for others to end, so it is no sample of the rate.
 AT_ONCE_MS = 200.0
 # Jobs that waited and have started before a tenant's rate counts.
 FEWEST = 2

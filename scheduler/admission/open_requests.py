@@ -1,9 +1,9 @@
 """Open requests of this gateway: admitted, not ended. Admission's view of committed work.
 
 A gateway knows its own requests to the token, and those of other gateways as sums. Each gateway reports its sums
-whenever it polls workers and queues, with deadlines relative to the report, since gateways share no clock. Guarantees
-given between two reports are booked in the queue (`scheduler.queue.promises`). There is one `OpenRequests` per gateway
-and queue, also in the simulator."""
+whenever it polls workers and queues, with deadlines relative to the report, since gateways share no clock. The queue
+records guarantees given between two reports (`scheduler.queue.promises`). There is one `OpenRequests` per gateway and
+queue, also in the simulator."""
 
 import math
 from collections import Counter, defaultdict
@@ -104,7 +104,7 @@ FORGOTTEN_PART = 1e-3
 
 
 class Rate(FadingSum):
-    """Recent work as a fraction of the time, at most 1: rejected excess says nothing about the future. Times in
+    """Recent work as a fraction of the time, at most 1: rejected excess does not predict the future. Times in
     milliseconds."""
 
     def __init__(self) -> None:
@@ -138,12 +138,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_tokens: int
     # Output tokens per choice.
     max_tokens: int
-    # The caller set `max_tokens`; otherwise it is only the space that is left, and no estimate of the length.
+    # Whether the caller set `max_tokens`. If not, it is the remaining space and does not estimate the length.
     max_tokens_stated: bool = True
     choices: int = 1
     deadline_ms: float | None = None
     ttft_ms: float | None = None
-    # Never recomputed, so it starts only if the host pool could take it at its longest.
+    # Never recomputed, so it starts only if the host pool could hold it at full length.
     exact: bool = False
 
     @property
@@ -300,7 +300,7 @@ class OpenRequests:
             self._price(job_id, found, now_ms, self.costs)
 
     def leave(self, job_id: str, *, finished: bool) -> None:
-        """Remove a request. `finished`: it ended by itself, so that its length counts for the forecast."""
+        """Remove a request. `finished`: it ended normally, so its length counts for the forecast."""
         found = self._open.pop(job_id, None)
         if found is None:
             return
@@ -323,7 +323,8 @@ class OpenRequests:
         return min(self._asked_above(lane, now_ms), self._most_above(lane))
 
     def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
-        """Return whether the lanes above request less than they may take: no guarantee rests on a share floor alone."""
+        """Return whether the lanes above request less than they may take: no guarantee may depend on a share floor
+        alone."""
         return not self._lanes[lane].rank or self._asked_above(lane, now_ms) < self._most_above(lane)
 
     def _most_above(self, lane: LaneName) -> float:

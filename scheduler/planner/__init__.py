@@ -7,7 +7,7 @@
     step_budget.py                   rows, tokens and time that a step may hold
     placement.py, step_builder.py    the walk down that order, and the plan that it fills
     preemption.py                    which sequences yield blocks to which
-    waits.py                         why, and for how long, sequences had no part in a step
+    waits.py                         why, and for how long, sequences were left out of steps
     forecast.py                      expected output lengths, and whether the pools will hold them
     costs.py, fading.py              cost of steps and copies, learnt from every step
     capacity.py                      what a worker could start next, which it asks the queue for

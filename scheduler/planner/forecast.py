@@ -120,18 +120,18 @@ def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
     return peak
 
 
-# Of started work: negative remaining tokens (the longest sorts first), tokens that it holds alone or needs to continue,
-# and whether it is running and outgrows its table.
+# One started sequence: its remaining tokens, negated so that the longest sorts first; the tokens that only it holds, or
+# that it needs to continue; and whether it is running and outgrows its table.
 Outlook = tuple[int, int, bool]
 
 
 class Forecast:
     """Tests whether both KV pools would hold all work at its peak if a sequence started too.
 
-    Lower lanes do not count, since they yield; nor do tenants outside the window for those inside, nor best effort for
-    guaranteed work. What does not fit the device then waits in the host pool. That costs a copy, which is less than
-    running half-empty batches, and nothing is recomputed. Counting only three quarters of the device would halve the
-    copies of a single tenant's batch, but would couple tenants to each other's output lengths."""
+    Lower lanes are ignored, since they yield. For tenants inside the window those outside it are ignored, and for
+    guaranteed work best effort is. Work that does not fit the device then waits in the host pool. That costs a copy,
+    which is less than running half-empty batches, and nothing is recomputed. Counting only three quarters of the device
+    would halve the copies of a single tenant's batch, but would couple tenants to each other's output lengths."""
 
     def __init__(self, ranking: Ranking, builder: StepBuilder, pool: BlockPool, lengths: Lengths) -> None:
         self._ranking, self._index, self._begun = ranking, ranking.index, ranking.begun

@@ -23,8 +23,8 @@ TENANTS_PER_STEP = 32
 # A tenant is a newcomer if another holds more than this many times as much. With 2, tenants that arrived unevenly took
 # rows from each other so often that `eta_ms` was wrong.
 LITTLE = 4
-# Prompt tokens of newcomers that go ahead of guaranteed work, per token that this computes meanwhile. Guarantees hold
-# if everything takes longer by more than that (`promises.MARGIN`).
+# Prompt tokens of newcomers that go ahead of guaranteed work, per token computed for the guaranteed work. Guarantees
+# hold if everything takes longer by more than that (`promises.MARGIN`).
 NEWCOMER_PART = 0.25
 
 K = TypeVar("K")
@@ -196,7 +196,7 @@ class LaneIndex:
             self.counters.forget_idle((tenant,), self.begun, self._waiting)
 
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
-        if self._least_served and tenant in self._least_served:  # counters only grow: no other gets nearer
+        if self._least_served and tenant in self._least_served:  # counters only grow: no other tenant can be closer
             self._least_served = None
         served = self.counters.charge(tenant, tokens, weight)
         if served > self._most_served:
@@ -275,8 +275,8 @@ class LaneIndex:
         return bool(self._guaranteed) and self._newcomer_debt <= 0.0
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        """Record computed prompt tokens: those of newcomers are lent while guaranteed work waits, those of that work
-        pay back.
+        """Record computed prompt tokens: tokens of newcomers are lent while guaranteed work waits, and tokens of that
+        work pay them back.
 
         Nothing is lent ahead, so guaranteed work waits for at most one step of newcomers and NEWCOMER_PART of its own
         tokens."""

@@ -1,16 +1,16 @@
 """Fairness between the tenants of a lane, urgency, and due times of first tokens.
 
 Due times: gateway, queue and planner use one rule (`next_due_ms`). A stated end moves the first token's due time
-forward by the expected time of the other tokens. The gateway knows the pace best, from workers' reports, and writes it
-on the job, so that all processes use the same value. Among work that has not started, work that can still be in time
-goes first, and of that the short and the urgent (`prospects`).
+forward by the expected time of the other tokens. The gateway knows the pace from workers' reports and writes it into
+the job, so that all processes use the same value. Among work that has not started, work that can still be in time goes
+first, and of that the short and the urgent (`prospects`).
 
 Fairness: VTC, a virtual token counter per tenant and lane, with an eligibility window Θ. A counter is the sum of
 `tokens / weight` that a tenant was served. Idle tenants gain no credit: a tenant that starts to wait is lifted to the
-smallest counter of the waiting ones, while debt is kept. When no tenant waits, all have got what they asked for. The
-lane is then level, as at the end of a busy period in start-time fair queueing: newcomers and running tenants continue
-from the largest counter. A tenant that had the lane to itself does not have to wait for that later, nor does one that
-asked for little gain an advantage.
+smallest counter of the waiting ones, while debt is kept. When no tenant waits, all have received what they asked for.
+The lane is then level, as at the end of a busy period in start-time fair queueing: newcomers and running tenants
+continue from the largest counter. A tenant that had the lane to itself is not penalised later, and one that asked for
+little gains no advantage.
 
 Invariant: if every charge is at most Δ, and if tenants outside Θ of the smallest counter are served only when no tenant
 inside is, then the counters of continuously waiting tenants differ by at most Θ + Δ, independent of the KV pool and of
@@ -38,7 +38,7 @@ by its guaranteed work in addition. The queue guarantees nothing to a tenant tha
 waiting tenant, including its guaranteed waiting work, so the excess is at most Θ plus one request and what had started
 by then. At most 1 / `promises.MARGIN` (two thirds) of all workers' time until any moment is guaranteed. Guarantees are
 kept as early as possible, and the freed time is guaranteed again, so a tenant with deadlines on everything may use all
-of the time for long. Newcomers still get some: while guaranteed work waits in a worker, the first request of a tenant
+of the time for long. Newcomers still get some. While guaranteed work waits in a worker, the first request of a tenant
 without a token goes ahead of it: at first one step of such prompts, then `lane_index.NEWCOMER_PART` (a quarter) of what
 guaranteed prompts compute meanwhile. Guaranteed prompts take at most a quarter longer, which the margin covers. Further
 newcomers, and all other work without a guarantee, wait until the guarantees are kept or their tenant gets no new ones
@@ -172,14 +172,14 @@ def prospects(
 
 
 def first_due_ms(job: Job) -> float:
-    """Return the time from a job's arrival until its first token is due: the earlier of its target and stated
+    """Return the time from a job's arrival until its first token is due: the earliest of its target and its stated
     deadlines."""
     stated = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, job.pace_ms or job.tpot_ms))
 
 
 def promised_due_ms(job: Job) -> float:
-    """Return the time from arrival until a guaranteed job's first token must be there: by stated deadlines only."""
+    """Return the time from arrival by which a guaranteed job's first token is due, from stated deadlines only."""
     pace_ms = job.pace_ms or job.tpot_ms
     stated = None if job.hard_ttft_ms is None else job.hard_ttft_ms - pace_ms
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, pace_ms))

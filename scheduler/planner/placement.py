@@ -10,8 +10,8 @@ One request per step takes rows or blocks from tenants of its lane that are outs
 everything from them at once, and the imbalance would swing back. All requests may take from tenants that are more than
 2 Θ ahead.
 
-The walk goes by groups (lane, window, class). In each group decodes come first, and if all of them fit they get their
-rows at once, with the same result as one by one. This keeps a step of hundreds of sequences cheap."""
+The walk proceeds by groups (lane, window, class). In each group decodes come first. If all of them fit, they get their
+rows in one operation, with the same result as one by one. This keeps a step of hundreds of sequences cheap."""
 
 import heapq
 import math
@@ -319,8 +319,8 @@ class Placement:
         seq, short = ranked.seq, self._short(ranked.seq)
         crowds = not (seq.is_resident or self._last_resort) and short > -len(self._index.begun)
         if crowds and self._choose(short + self._forecast.growing(ranked), ranked) is None:
-            crowds_out = True  # it would leave running work no room for its next tokens
-        else:  # or crowd out running work later
+            crowds_out = True  # running work would lack room for its next tokens
+        else:  # or displace running work later
             crowds_out = seq.is_new and not self._forecast.admits(ranked)
         return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, ranked)
 

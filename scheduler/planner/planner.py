@@ -227,7 +227,7 @@ class Planner:
         return builder, placement.fill()
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
-        """Process the result of the last plan. Return tokens, ended jobs and charges since the last outcome.
+        """Process the result of the last plan. Return the tokens, ended jobs and charges since the last outcome.
 
         Raises StepOrderError for another plan's result."""
         if result.number != self._plan.number:

@@ -11,9 +11,9 @@
 3. A victim gives its last blocks: the blocks before them stay valid, and its resume cost depends on what it gave. No
    more blocks are taken than needed, from as few victims as suffice. If all together hold too few, none yields.
 4. The cheaper of swap and recompute is chosen, if the host has room for this victim (`host_claims`). `exact` work and
-   the leader (the most urgent started sequence) are never recomputed: the former by contract, the latter because it
-   carries the progress of the whole worker. Exact work without reserved slots yields only what the host has room for at
-   the moment. So that it can finish, all work yields to it if otherwise nothing could run.
+   the leader (the most urgent started sequence) are never recomputed: the former by contract, the latter because the
+   whole worker's progress depends on it. Exact work without reserved slots yields only as much as the host currently
+   has room for. So that it can finish, all work yields to it if otherwise nothing could run.
 """
 
 from collections import Counter
@@ -54,9 +54,9 @@ def choose(
     guard: Guard,
     claims: HostClaims,
 ) -> list[Victim] | None:
-    """Return the victims that free `short` device blocks for the beneficiary, or None if they cannot be freed.
+    """Return the victims that free `short` device blocks for the beneficiary, or None if there are not enough.
 
-    The step is planned from the most urgent down, so no candidate below the beneficiary has a part in it yet."""
+    The step is planned from the most urgent down, so no candidate below the beneficiary is in it yet."""
     if short <= 0:
         return []
     if guard.last_resort and claims.stays(beneficiary.seq):

@@ -61,7 +61,7 @@ class SequenceGroup:
         """Share the prompt blocks with the waiting siblings once the trunk has computed them, and return these
         siblings.
 
-        A sibling that may not start now waits on its own from here on, as work that has not started."""
+        A sibling that may not start now waits separately from then on, as work that has not started."""
         if seq.num_computed < self.shared_blocks * pool.block_size:
             return []
         sharing = []

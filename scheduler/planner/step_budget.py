@@ -10,9 +10,10 @@ from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
-# However tight the pace of decodes, a step may prefill 1 / 32 of its tokens for the first lane, and at least 64.
+# However tight the pace of decodes, a step may prefill 1 / 32 of its tokens, and at least 64, for the first lane.
 MIN_PREFILL_DIVISOR, MIN_PREFILL_TOKENS = 32, 64
-# Maximum step time for lower lanes, as a multiple of the first-lane decodes' pace, while all of these are ahead enough.
+# Maximum step time for lower lanes, as a multiple of the first-lane decodes' pace, while all of these are far enough
+# ahead.
 STRETCH = 1.1
 # Duration of a step that only computes first-lane prompts, as a fraction of the lane's TTFT target.
 PROMPT_PART = 0.1
@@ -20,9 +21,9 @@ PROMPT_PART = 0.1
 HOLD, MIN_HOLD = 2.0, 0.5
 # Time per token of a stream that is behind its pace, as a fraction of the pace.
 CATCHING_UP = 0.9
-# Least time per token, as a fraction of the pace.
+# Minimum time per token, as a fraction of the pace.
 MIN_PACE = 0.5
-# Fraction of a pace that a stream keeps of the time by which it is ahead.
+# Part of a stream's lead that is kept in reserve, as a fraction of the pace.
 KEPT_BACK = 0.25
 # Lower lanes together may prefill 1 / 64 of the largest step, but at most their share floors of what the first lane may
 # prefill at its pace. If the first lane prefills more, they get their floors of that.
@@ -40,7 +41,7 @@ class Survey(NamedTuple):
     claims: Counter[LaneName]
     # The tightest TPOT of first-lane decodes.
     pace_ms: float
-    # Least time until the next token of a first-lane decode, at the pace that its reader sees.
+    # Minimum time until the next token of a first-lane decode, at the pace that its reader sees.
     slack_ms: float
     # The same, counted from the due time of its first token: what prompts of its own lane may use.
     patience_ms: float
@@ -127,7 +128,7 @@ class StepBudget(NamedTuple):
     # Additional time for prefills of the first lane.
     spare_ms: float
     price: Price
-    # Decodes of lower lanes count, and wait if time is short, because the first lane has work.
+    # Whether decodes of lower lanes count, and wait if time runs out, because the first lane has work.
     times_decodes: bool = True
     # Prefill tokens of lower lanes per token that the first lane prefills in the step, if that exceeds their trickle.
     share_below: float = 0.0
@@ -186,9 +187,9 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
 
     New first-lane work waits for the running step to end, so every step is short. Next to first-lane decodes it keeps
     to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the lane's TTFT target. If lower
-    lanes run alone, their prefills fill it up to HOLD times the first lane's TPOT target. They get at least MIN_HOLD
-    of it when decodes take longer than that: fewer rows per step would slow these down and speed up others only
-    slightly."""
+    lanes run alone, their prefills fill it up to HOLD times the first lane's TPOT target, and get at least MIN_HOLD
+    times the target if decodes take longer than that: fewer rows per step would slow these decodes down and speed up
+    others only slightly."""
     if not costs.knows_steps:
         return math.inf, 0.0
     base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
@@ -221,7 +222,7 @@ def _floor(rows: float, number: int) -> int:
 def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:
     """Return prefill tokens of the lower lanes if the first one could have `prefill`. They are additional.
 
-    Next to decodes with a pace, a fraction of the largest step would be several times their share."""
+    Alongside decodes with a pace, a fraction of the largest step would be several times their share."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
     return max(1, int(min(max_tokens // TRICKLE_DIVISOR, share * prefill)))
 

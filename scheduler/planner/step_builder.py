@@ -1,4 +1,4 @@
-"""Builds one step's plan: tracks the remaining budget, and the rows and blocks given and taken so far."""
+"""Builds one step's plan: tracks the remaining budget, and the rows and blocks assigned and taken so far."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ from fairlane.scheduler.protocol.messages import Cause, Paused, Preempted, Resum
 
 
 class StepBuilder:
-    """Gives rows to sequences and takes blocks from victims; every call keeps pool, states and index consistent."""
+    """Assigns rows to sequences and takes blocks from victims; every call keeps pool, states and index consistent."""
 
     def __init__(
         self, budget: StepBudget, pool: BlockPool, prefixes: Prefixes, index: SequenceIndex, now_ms: float

@@ -1,7 +1,7 @@
-"""Log of why, and for how long, sequences had no part in a step; reported when their job ends.
+"""Log of why, and for how long, sequences were left out of steps; reported when their job ends.
 
-A sequence that no step examined keeps its last reason. The log is bounded by the sequences that are present: a job that
-leaves takes its entries along."""
+A sequence that no step examined keeps its last reason. The log is bounded by the number of sequences: the entries of a
+job are removed with it."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping

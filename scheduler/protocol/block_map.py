@@ -14,7 +14,7 @@ NOBODY = -1
 OTHERS = ""
 # One map names the tenants with the most blocks.
 MAX_TENANTS = 64
-# In a larger pool one cell stands for several neighbouring blocks, with the state of most of them.
+# In a larger pool one cell represents several neighbouring blocks, with the state of most of them.
 MAX_CELLS = 4_096
 
 # (number of neighbouring blocks, tenant index, lane index, state index); NOBODY where there is no tenant or lane.

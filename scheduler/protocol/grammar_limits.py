@@ -1,4 +1,5 @@
-"""Limits on the cost of a job's grammar: the gateway rejects grammars by them, and a worker ends choices by them."""
+"""Limits on the cost of a job's grammar: the gateway rejects grammars that exceed them, and a worker ends choices that
+do."""
 
 from dataclasses import dataclass
 from typing import TypedDict
@@ -9,10 +10,10 @@ MAX_GRAMMAR_CHARS = 96 * 1024
 # One compiled grammar. A schema of 64 KiB takes about 1 MiB; llguidance's parser has no memory limit of its own.
 MAX_COMPILED_BYTES = 8 * 2**20
 
-# Least size counted for a compiled grammar, with its text and the objects around it.
+# Minimum size counted for a compiled grammar, including its text and related objects.
 MIN_COMPILED_BYTES = 64 * 2**10
 
-# Memory per character of a tool-call frame around checked schemas. Measured: 28 to 77 for 5 to 60 tools.
+# Memory per character of the tool-call frame around checked schemas. Measured: 28 to 77 for 5 to 60 tools.
 FRAME_BYTES_PER_CHAR = 64
 
 # Default sizes of a worker's cache of compiled grammars, in total and per tenant.

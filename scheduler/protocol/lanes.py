@@ -29,10 +29,10 @@ class Lane:
     tpot_ms: float
     # Longest time in the queue before the request expires with 504.
     max_wait_ms: float
-    # Least share of the tokens that this lane gets while it is backlogged, 0 to 1.
+    # Minimum share of the tokens that this lane gets while it is backlogged, 0 to 1.
     share_floor: float
     max_queued: int
-    # Prefill time by which a tenant may run ahead of the least served one: short bursts meet their deadlines first.
+    # Prefill time by which a tenant may run ahead of the least served one, so that short bursts meet their deadlines.
     burst_ms: float = 0.0
     # The TPOT target is derived from the machine's speed.
     auto_tpot: bool = False

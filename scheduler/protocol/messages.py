@@ -2,8 +2,8 @@
 
 Every message is frozen and small, holds no tensor and no secret, and its `repr` never shows prompt or output tokens.
 Token ids are the only content; text stays in the gateway. Times are milliseconds. Durations count from the job's
-arrival by the store's clock, so clocks of two machines are never compared. An unreadable message is lost only to its
-own request, and does not stop the stream for the others."""
+arrival by the store's clock, so clocks of two machines are never compared. An unreadable message affects only its own
+request, and does not stop the stream for the others."""
 
 import hashlib
 import logging
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
-    # All workers that could have continued it are gone.
+    # No worker is left that could have continued it.
     UNAVAILABLE = "unavailable"
     FAILED = "failed"
 
@@ -35,7 +35,7 @@ CHARGED = frozenset(Outcome) - {Outcome.REJECTED}
 
 # An end-of-sequence token, or `max_tokens`.
 FinishReason = Literal["stop", "length"]
-# What happens to KV whose blocks are taken: it is swapped to the host, or recomputed.
+# What happens to KV whose blocks are taken: it is swapped to the host, or dropped and recomputed.
 YieldMode = Literal["swap", "recompute"]
 # `keep`: only the batch slot is lost.
 PreemptionMode = Literal["keep"] | YieldMode
@@ -112,7 +112,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Not counted against `queued_requests`: a further job of a request that is counted once, or a line of a batch,
     # which has its own limits.
     follows: bool = False
-    # Fingerprint of the prompt: a later run of the request may continue from this job's tokens only if it matches.
+    # Fingerprint of the prompt. A later run of the request may continue from this job's tokens only if its fingerprint
+    # matches.
     prompt_print: str = ""
     traceparent: str = ""
     request_id: str = ""
@@ -207,8 +208,8 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed"):
-    """A preempted or paused choice runs again. `blocks` and `bytes` sum up all that it lost meanwhile, reported before
-    or not."""
+    """A preempted or paused choice runs again. `blocks` and `bytes` are the totals that it lost, including losses that
+    were not reported before."""
 
     job_id: str
     choice: int
@@ -237,7 +238,7 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefill_steps: int = 0
     prefill_tokens: int = 0
     decode_steps: int = 0
-    # Time without a part in a step, by the planner's reason; the longest of several choices.
+    # Time for which steps left it out, by the planner's reason; the longest of several choices.
     waits_ms: dict[str, float] = {}
     # Share of the measured step time, by computed tokens, in microseconds; 0: not measured.
     gpu_us: int = 0
@@ -280,7 +281,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, tag="grant"):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """Take no more jobs; finish or hand back those that run."""
+    """Take no more jobs; finish the running ones or return them to the queue."""
 
 
 class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):

@@ -140,7 +140,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
     """Currency of all prices and charges: a name, only displayed."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity to log."""
+    """Minimum severity to log."""
     log_format: LogFormat = "text"
     """`json` writes one object per line, with trace and request ids."""
     trusted_proxies: Networks = Networks()

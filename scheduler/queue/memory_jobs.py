@@ -54,7 +54,7 @@ class JobBook:
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
-        """Queue a new job. It becomes best effort if its claim cannot be booked, or if its tenant is outside Θ.
+        """Queue a new job. It becomes best effort if its claim does not fit, or if its tenant is outside Θ.
 
         `generated` holds the tokens that it continues from. Raises Unattainable, unless the job waited in another queue
         before: an admitted job stays admitted."""

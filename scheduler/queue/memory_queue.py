@@ -55,7 +55,7 @@ class LaneQueue:
         prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        """Queue a job, and book its guarantee.
+        """Queue a job, and reserve time for its guarantee.
 
         `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
         of each choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
@@ -177,7 +177,7 @@ class LaneQueue:
         return refused
 
     def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
-        """Give jobs back on drain, to the head of their lane, without counting a loss. Jobs held by others are
+        """Return jobs to the head of their lane on drain, without counting a loss. Jobs held by others are
         ignored."""
         for job_id in job_ids:
             entry = self._book.entries.get(job_id)

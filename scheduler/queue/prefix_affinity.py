@@ -4,9 +4,9 @@ Affinity is only a hint. `put` names the preferred worker of a new job when it w
 jobs at once, the others AFFINITY_DELAY_MS later or when they have another reason. The result of `take` does not depend
 on it, so the order of jobs is unaffected. A preferred worker that is gone or full delays its job by at most that time.
 
-A prefix is identified by digests of its tokens at LENGTHS, salted with the sharing scope, so that no tenant learns of
-another's prompts. `take` records the longest digest of a job, at most MAX_AFFINITIES in a generation. `put` looks up
-all of them, the longest first, in this generation and the previous one."""
+A prefix is identified by digests of its tokens at LENGTHS, salted with the sharing scope, so that no tenant learns
+anything about another's prompts. `take` records the longest digest of a job, at most MAX_AFFINITIES in a generation.
+`put` looks up all of them, the longest first, in this generation and the previous one."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from hashlib import blake2b
 from fairlane.scheduler.planner.kv.prefix_reuse import scope_of
 from fairlane.scheduler.protocol.messages import Job
 
-# Other workers wait this long before they ask for a job with a preferred worker. If a job has already waited longer in
-# a lane, workers are short of room, and no preferred worker is named there.
+# Other workers wait this long before they ask for a job that has a preferred worker. If a job in a lane has already
+# waited longer, all workers are nearly full, and no worker is preferred in that lane.
 AFFINITY_DELAY_MS = 5
 # Length of a generation. An entry is remembered for one to two of them.
 AFFINITY_GENERATION_MS = 300_000
@@ -24,10 +24,10 @@ AFFINITY_GENERATION_MS = 300_000
 MAX_AFFINITIES = 65_536
 # A worker is preferred only while it holds at most this multiple of its peers' mean number of jobs, plus one.
 AFFINITY_LOAD_RATIO = 1.25
-# Size of the sample for that mean: the workers whose leases expire first, perhaps including the preferred one.
+# Sample size for that mean: the workers whose leases expire first, possibly including the preferred one.
 AFFINITY_PEERS = 8
 DIGEST_BYTES = 8
-# Tokens: 256 to 28,672, in steps of a quarter to a seventh.
+# Tokens, from 256 to 28,672. Each length is 14% to 25% above the previous one.
 LENGTHS = tuple(256 * quarters << octave >> 2 for octave in range(7) for quarters in (4, 5, 6, 7))
 
 

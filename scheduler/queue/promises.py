@@ -1,4 +1,5 @@
-"""Guaranteed work of one model that has not started, booked in the queue so that no two gateways promise the same time.
+"""Guaranteed work of one model that has not started. The queue records it, so that no two gateways promise the same
+time.
 
 A gateway tests a request against the other gateways' last reports, which are slightly old. If it can guarantee the
 deadline, it claims time of all workers together, including the margin, until the first token is due. The claims of all

@@ -1,7 +1,7 @@
 """The global queue in Redis: one script per call, and the streams.
 
-This module only converts. Keys and scripts are in `keys.py`. Every call can be repeated after a lost answer: the repeat
-returns the same and changes nothing. All methods raise `redis.RedisError` while the store is unavailable."""
+This module only converts. Keys and scripts are in `keys.py`. Every call can be repeated after a lost reply: the repeat
+returns the same result and changes nothing. All methods raise `redis.RedisError` while the store is unavailable."""
 
 import itertools
 import secrets
@@ -54,7 +54,7 @@ from fairlane.scheduler.queue.types import (
 from fairlane.store import bounds
 from fairlane.store.bounds import chunks
 
-# Longest wait for a stream in one call; the client's socket timeout (5 s by default) must be longer.
+# Maximum wait for a stream in one call; the client's socket timeout (5 s by default) must be longer.
 MAX_BLOCK_MS = 2_000
 READ_COUNT = 256
 # Reads of a stream between two trims of its processed entries.
@@ -111,7 +111,7 @@ class RedisQueue:
         prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        """Queue a job, and book its guarantee.
+        """Queue a job, and reserve time for its guarantee.
 
         `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
         of each choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
@@ -165,7 +165,7 @@ class RedisQueue:
     async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
         """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read.
 
-        `events_until_ms` 0 drops no events. Return the number of records. The work grows only with this tenant's
+        `events_until_ms` 0 drops no events. Return the number of records. The cost depends only on this tenant's
         records and the number of gateways."""
         listed, kept, dropped = f"{self._prefix}ended:{tenant}", 0, 0
         while job_ids := await self._page(listed, kept):
@@ -261,10 +261,11 @@ class RedisQueue:
         return [_lease(answer) for answer in answers]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
-        """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were taken away.
+        """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were reassigned.
 
         `holding` names the jobs that the worker knows, including those of publications not yet answered. A job leased
-        for longer than one lease and not among them was in a `take` whose answer was lost; it is given back."""
+        for longer than one lease and not among them was in a `take` whose reply was lost; it is returned to the
+        queue."""
         if holding is not None:
             await self._return_unknown(worker_id, set(holding))
         return bool(await self._call("renew", worker_id, serial or self.new_serial()))
@@ -275,7 +276,7 @@ class RedisQueue:
         """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
 
         Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
-        returns to the queue. A caller that repeats a call after a lost answer passes the same `serial`, and it is
+        returns to the queue. A caller that repeats a call after a lost reply passes the same `serial`, and it is
         recorded once."""
         own = self.new_serial() if serial is None else f"{self._nonce}:{serial}"
         refused = set[str]()
@@ -290,7 +291,8 @@ class RedisQueue:
             await self._call("release", worker_id, "", *chunk)
 
     async def retire(self, worker_id: str) -> None:
-        """Stop calling a worker that takes no more jobs; a waiting job that it was called for wakes every worker."""
+        """Stop calling a worker that takes no more jobs. If a job that it was called for still waits, every worker is
+        woken."""
         await self._call("retire", worker_id)
 
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
@@ -356,7 +358,8 @@ class RedisQueue:
         return self._scripts[operation].run(self._redis, self._prefix, clock, *args)
 
     async def _return_unknown(self, worker_id: str, known: set[str]) -> None:
-        """Give back jobs that were leased to this worker more than one lease ago and that it does not know."""
+        """Return jobs to the queue that were leased to this worker more than one lease ago and that it does not
+        know."""
         held, unknown = f"{self._prefix}held:{worker_id}", list[str]()
         for first in itertools.count(0, bounds.PER_CALL):
             page = await self._page(held, first)

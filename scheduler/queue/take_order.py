@@ -67,7 +67,7 @@ class QueuedJob:
     # The worker called for it when it was put; empty: every worker was woken.
     called: str = ""
     losses: int = 0
-    # Workers' time booked for its guarantee, until its first token.
+    # Workers' time reserved for its guarantee, until its first token.
     claim_us: int = 0
     bucket_ms: int = 0
     # Weighted tokens charged when it was taken and not yet computed.
@@ -95,8 +95,8 @@ class QueuedJob:
         return prompt + self.job.n * QUANTUM_COST
 
     def expires_ms(self, max_wait_ms: float) -> float:
-        """Return when it expires if it still waits: at its hard deadline or, without one, after the lane's longest
-        wait."""
+        """Return the time at which it expires if it still waits: its hard deadline or, without one, the end of the
+        lane's longest wait."""
         hard_ms = hard_end_ms(self.job) if self.produced else min(hard_end_ms(self.job), hard_first_ms(self.job))
         return self.arrived_ms + hard_ms if hard_ms < NEVER_MS else self.queued_ms + max_wait_ms
 
@@ -395,7 +395,8 @@ class Order:
     def _could_run(self, level: int, entry: QueuedJob) -> bool:
         """Return whether it has not expired and could ever run in this worker.
 
-        A job that may have killed workers is refused while another one is here, so that a poisoned one fails alone."""
+        A job that may have killed workers is refused while another one is here, so that a job that kills workers fails
+        alone."""
         is_in_time = self._now_ms < entry.expires_ms(self._lanes[level].lane.max_wait_ms)
         is_suspect = self._suspect and entry.losses >= SUSPECT_LOSSES
         return is_in_time and self._room.could_hold(entry.need) and not is_suspect

@@ -21,9 +21,9 @@ OLDEST_PER_TAKE = 8
 # Jobs of a list that are examined for some that can run in the asking worker, after the first ones could not. Tenants
 # of a lane whose first jobs cannot run share this number.
 LOOKS_PER_TAKE = 64
-# A job whose workers died this often ends as failed.
+# A job that has lost this many workers ends as failed.
 MAX_LOSSES = 5
-# From this number of losses on, a worker holds one such job at a time, so that a poisoned one fails alone.
+# From this number of losses on, a worker holds one such job at a time, so that a job that kills workers fails alone.
 SUSPECT_LOSSES = 3
 # A gateway's heartbeat lasts this many worker leases.
 GATEWAY_LEASES = 3
@@ -31,7 +31,7 @@ GATEWAY_LEASES = 3
 RECORD_TTL_MS = 3_600_000
 # Lifetime of an ended job's record that no gateway has charged, and of a queue without workers.
 KEPT_MS = 7 * 24 * RECORD_TTL_MS
-# Deadline of a job without one: the largest time that a double holds exactly.
+# Deadline of a job without a stated one: the largest time that a double holds exactly.
 NEVER_MS = 1 << 53
 # Distance between classes of jobs in one list of scores, larger than any due time and exact in a double.
 APART_MS = 1 << 50
@@ -48,11 +48,11 @@ class JobState(StrEnum):
 class QueuePresence(StrEnum):
     """State of a queue, by its workers."""
 
-    # A worker lives, or it is too early to say that none does.
+    # A worker is alive, or the grace period has not passed yet.
     SERVED = "served"
-    # No worker has lived for the grace period; jobs wait or are still leased.
+    # No worker has been alive for the grace period; jobs wait or are still leased.
     ORPHANED = "orphaned"
-    # No worker has lived for the grace period, and no jobs are left.
+    # No worker has been alive for the grace period, and no jobs are left.
     EMPTY = "empty"
     # Empty for so long that its keys were deleted.
     REMOVED = "removed"
@@ -64,12 +64,13 @@ class QueueError(Exception):
     QueueError
      ├─ LaneFull          the lane's cap: the system is contended
      ├─ TenantQueueFull   the tenant's own `queued_requests`
-     └─ Unattainable      its stated deadline: other gateways had promised the time
+     └─ Unattainable      its stated deadline: other gateways have already promised the time
     """
 
 
 class LaneFull(QueueError):
-    """The lane holds its maximum of jobs. `retry_after_ms`: when one place frees, at the lane's current rate."""
+    """The lane holds its maximum of jobs. `retry_after_ms`: time until a place becomes free, at the lane's current
+    rate."""
 
     def __init__(self, lane: LaneName, depth: int, retry_after_ms: int) -> None:
         super().__init__(f"lane {lane} holds {depth} jobs")
@@ -79,7 +80,7 @@ class LaneFull(QueueError):
 class TenantQueueFull(QueueError):
     """The tenant has its maximum of requests queued, over all lanes.
 
-    `retry_after_ms`: when one of them leaves, at the current rate of the job's lane."""
+    `retry_after_ms`: time until one of them leaves the queue, at the current rate of the job's lane."""
 
     def __init__(self, limit: int, depth: int, retry_after_ms: int) -> None:
         super().__init__(f"the tenant has {depth} requests queued, its limit is {limit}")
@@ -99,7 +100,7 @@ class Unattainable(QueueError):
 class Publication(NamedTuple):
     """One job's part of one step, from the worker that holds it under `epoch`.
 
-    A publication without an answer is sent again unchanged: tokens that are already recorded are then skipped."""
+    A publication without a reply is sent again unchanged; tokens that are already recorded are then skipped."""
 
     job_id: str
     epoch: int
@@ -129,7 +130,7 @@ class Put(NamedTuple):
 
     # 1 + the tenant's own jobs ahead in its lane; 0 if the job was put before and is no longer queued.
     position: int
-    # Whether its deadlines are guaranteed: requested by its gateway, and not taken by other gateways' guarantees.
+    # Whether its deadlines are guaranteed: its gateway requested it, and other gateways' guarantees left room for it.
     guaranteed: bool
     # The preferred worker (`scheduler.queue.prefix_affinity`); empty: none.
     preferred: str = ""
@@ -186,7 +187,8 @@ class LaneDepth:
 
 
 def drain_ms(depth: int, oldest_wait_ms: int) -> int:
-    """Return when one of `depth` places frees: a new job is assumed to wait as long as the oldest has."""
+    """Return the time until one of `depth` places becomes free. A new job is assumed to wait as long as the oldest one
+    has."""
     return max(1, math.ceil(oldest_wait_ms / max(1, depth)))
 
 
@@ -219,7 +221,7 @@ def whole_us(ms: float) -> int:
 
 
 def claim_due_ms(job: Job) -> int:
-    """Return the time from arrival until a guaranteed job's first token must be there, in whole milliseconds."""
+    """Return the time from arrival by which a guaranteed job's first token is due, in whole milliseconds."""
     return _whole(promised_due_ms(job))
 
 

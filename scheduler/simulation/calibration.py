@@ -1,13 +1,13 @@
-"""A worker in figures: the costs of its steps and copies, and the sizes of its pools, as one JSON document.
+"""A worker's measurements: the costs of its steps and copies, and the sizes of its pools, as one JSON document.
 
 A running worker serves its own document next to `/metrics`, and the simulator makes workers like it. Presets such as
 `h100-8b` are rooflines from a data sheet and a model's shape, as linear costs. Each term uses the fraction of a
-resource's peak that serving engines reach:
+resource's peak that serving engines typically reach:
 
 - base: the weights are read once per step; with tensor parallelism each layer waits for two all-reduces.
 - row, token: 2 floating-point operations per weight, and the all-reduces' bytes over the links. A decode's arithmetic
-  is added to the reading of the weights, which in reality hides most of it: large batches of decodes look slower by
-  that, a fifth on an H100 at 64 rows.
+  is added to the reading of the weights, which in reality hides most of it. Large batches of decodes therefore appear
+  slower, by a fifth on an H100 at 64 rows.
 - context: keys and values of a context token, read once. pair: 4 operations per layer and attention width.
 - copies: a block's bytes over PCIe, one way, on all GPUs at once. Host memory holds as many blocks as the device.
 
@@ -30,7 +30,7 @@ from fairlane.scheduler.simulation.workload import MAX_MS, MAX_NOISE, Hardware
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
-# An amount of a feature for which its weight stands out from rounding.
+# A typical amount of a feature, large enough that its weight is not lost in rounding.
 _FAR = 1_000_000
 
 

@@ -1,7 +1,8 @@
 """A simulated worker that runs without plans, and the updates of its requests, the queue and observers.
 
-The queue learns of each step's charges at once, since they decide which tenant is served next, and observers learn of
-each tenant's service. Tokens only affect their own requests, which are updated once, when the batch lands."""
+Each step's charges are reported to the queue at once, since they decide which tenant is served next, and each tenant's
+service is reported to observers. Tokens only affect their own requests, which are updated once, when the batch
+lands."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,8 +46,8 @@ class _Row(NamedTuple):
     record: Record
     epoch: int
     first: int
-    # First step that is charged to its tenant: the charge made when it was taken covers the earlier ones. ALWAYS:
-    # nothing of that is left.
+    # First step that is charged to its tenant: the charge made when it was taken covers the earlier ones. ALWAYS: that
+    # charge is used up.
     spends_from: int
 
     @property

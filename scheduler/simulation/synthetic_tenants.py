@@ -5,8 +5,8 @@ each request, in order, whatever the settings: one selects the tenant, one the t
 another number of tenants thus leave everything else of a request unchanged (common random numbers). `max_tokens` is the
 next power of two above the output, so that a policy learns only the magnitude.
 
-If a trace names prompt blocks, a conversation stays with its tenant: requests that share more than the first block,
-which whole services may share, belong to the tenant drawn for the first of them."""
+If a trace names prompt blocks, all requests of a conversation belong to one tenant: requests that share more than the
+first block, which whole services may share, belong to the tenant drawn for the first of them."""
 
 import math
 import random

@@ -24,7 +24,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 CSV_COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens"]
 MARK = "fairlane_trace"
 VERSION = 1
-# Thirty years: a later arrival is taken for a time stamp.
+# Thirty years: a later arrival is assumed to be a timestamp.
 LATEST_MS = 1e12
 LATEST_EPOCH_MS = 1e14
 MAX_TOKENS = 100_000_000
@@ -117,7 +117,7 @@ class Trace:
         """Return the requests that need workers. Raises TraceError if there are none.
 
         Requests rejected by a tenant's own limit are left out. Requests without output, because they were rejected, cut
-        off or given up, get the lane's median."""
+        off or abandoned, get the lane's median."""
         outputs: dict[LaneName | None, list[int]] = {}
         for row in self.rows:
             if row.output_tokens:
@@ -156,7 +156,7 @@ def load_trace(
 ) -> Trace:
     """Parse a trace in any format. `kv_tokens`: size of the KV pool, which limits one request.
 
-    Raises TraceError if it is no trace, or has bad rows and `bad` rejects these."""
+    Raises TraceError if the text is not a trace, or has bad rows and `bad` rejects them."""
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     first = next(numbered, None)
     if first is None:

@@ -22,7 +22,7 @@ from tests.support.prometheus import (
 
 pytestmark = pytest.mark.slow
 TRIED = sorted((Path(__file__).parent / "alerts").glob("*.yml"))
-SECTIONS = ["Meaning", "Impact", "How to look", "What to do"]
+SECTIONS = ["Meaning", "Impact", "Diagnosis", "Resolution"]
 
 
 @needs_promtool

@@ -52,7 +52,7 @@ def test_a_stream_goes_on_when_its_worker_is_killed(mortal: Server) -> None:
     assert len(record["workers"]) == 2
     [moved] = [event for event in record["events"] if event["kind"] == "moved"]
     assert moved["stall_ms"] > 0.0
-    assert f"Its worker was lost or gave it back: it went on at {record['workers'][1]}" in record["why"]
+    assert f"Its worker was lost or gave it back: it continued at {record['workers'][1]}" in record["why"]
 
 
 def test_a_request_that_is_sent_again_after_its_gateway_was_killed_goes_on(mortal: Server) -> None:

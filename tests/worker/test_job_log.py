@@ -67,7 +67,7 @@ def test_a_job_that_leaves_before_its_end_is_told_of_once(caplog: pytest.LogCapt
     told.lost(["b"])
 
     (line,) = lines(caplog)
-    assert (line["message"], line["request_id"]) == ("job b leaves before its end", "req_b")
+    assert (line["message"], line["request_id"]) == ("job b left before its end", "req_b")
 
 
 def test_a_line_of_no_job_alone_names_no_request() -> None:

@@ -34,7 +34,7 @@ _BLOCKS = 80
 _ROWS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
 # Query heads per key head.
 _GROUP = 2
-# The contents that earlier owners left in a row's last block: finite, but masked.
+# Contents that earlier owners left in a row's last block: finite, but masked.
 _RUBBISH = 1e3
 _SCALING = 0.2
 _TOLERANCE = {torch.float32: 1e-4}

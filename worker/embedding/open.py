@@ -29,9 +29,7 @@ def open_embedder(settings: WorkerSettings, files: ModelFiles) -> OpenedEngine:
         model = AutoModel.from_pretrained(parts.directory, dtype=dtype).to(device).eval()
         card = _card(inner, parts, int(model.config.hidden_size))
         card = msgspec.structs.replace(card, fingerprint=fingerprint(weights_digest(parts.directory), str(dtype)))
-    log.info(
-        "an embedder: vectors of %d numbers, inputs of at most %d tokens", model.config.hidden_size, card.context_length
-    )
+    log.info("embedding model: dimensions=%d max_input_tokens=%d", model.config.hidden_size, card.context_length)
     planner = Planner(
         lanes=settings.lanes.lanes(),
         block_size=section.block_size,

@@ -47,7 +47,7 @@ def read_parts(directory: Path) -> EmbedderParts:
             raise ModelError(f"model {directory.name}: an embedder's part {kind!r} is not served")
         paths[kind] = directory / str(module.get("path", ""))
     if "Transformer" not in paths or "Pooling" not in paths:
-        raise ModelError(f"model {directory.name}: {MODULES} names no transformer and pooling")
+        raise ModelError(f"model {directory.name}: {MODULES} lists no transformer and pooling")
     stated = _read(paths["Transformer"] / "sentence_bert_config.json", missing={}).get("max_seq_length")
     longest = int(stated) if isinstance(stated, int) and stated > 0 else None
     return EmbedderParts(paths["Transformer"], _mode(directory.name, _read(paths["Pooling"] / "config.json")), longest)

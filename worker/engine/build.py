@@ -139,7 +139,7 @@ def calibrate(runner: Runner, costs: CostModel, *, max_sequences: int, max_step_
     runner.forget(_CALIBRATION)
     costs.start_from(found)
     took_ms = (time.perf_counter() - began) * 1e3
-    _log.info("measured what %d steps take, in %.0f ms", len(found), took_ms)
+    _log.info("measured %d steps in %.0f ms", len(found), took_ms)
 
 
 def _measure(runner: Runner, lease: Lease, plan: StepPlan) -> Measurement:

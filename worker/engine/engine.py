@@ -158,7 +158,7 @@ class Engine:
         self.planner.grant(job_id, granted_until)
 
     def drop(self, job_id: str) -> None:
-        """Forget a job that is no longer ours, without reporting it."""
+        """Drop a job that this worker no longer owns, without reporting it."""
         self._preparing.pop(job_id, None)
         self.planner.drop(job_id)
         self._forget(job_id)
@@ -208,8 +208,8 @@ class OpenedEngine:
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None:
         """Watch an external engine; both callbacks run on any thread.
 
-        `on_presence` is called whenever it goes away or comes back, `on_change` when another has replaced it, with the
-        difference.
+        `on_presence` is called whenever it becomes unreachable or returns, `on_change` when another server has replaced
+        it, with the difference.
         """
         if self.remote is not None:
             self.remote.watch(on_presence, on_change)

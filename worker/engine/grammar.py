@@ -30,7 +30,8 @@ from fairlane.scheduler.protocol.grammar_limits import (
 )
 from fairlane.scheduler.protocol.messages import ModelCard
 
-# Likeliest tokens in a row that a grammar allowed. From then on it only checks the next one, until it refuses one.
+# Consecutive likeliest tokens that a grammar must allow. From then on it only checks the next one, until it rejects
+# one.
 TRUSTED_AFTER = 4
 # Time that a step waits for masks. Rows whose masks take longer skip the step.
 PATIENCE_S = 0.02
@@ -61,7 +62,7 @@ class Constraint:
         self._unread = [*generated]
         # The batch of masks that contains the next one, and its index there.
         self._pending: tuple[Future[list[Mask]], int] | None = None
-        # Number of allowed likeliest tokens in a row.
+        # Number of consecutive likeliest tokens that were allowed.
         self._allowed_likeliest = 0
 
     def append(self, token_id: int, *, was_likeliest: bool) -> None:
@@ -103,15 +104,15 @@ class Constraint:
 
     def take(self) -> Mask:
         if self._pending is None:
-            raise RuntimeError("no mask was begun")
+            raise RuntimeError("no mask was started")
         filling, place = self._pending
         self._pending = None
         return filling.result()[place]
 
     @property
     def is_broken(self) -> bool:
-        """Return whether it has cost too much, or its tokens violate the grammar. Do not call while a mask is being
-        filled."""
+        """Return whether it has used too much time, or its tokens violate the grammar. Do not call while a mask is
+        being filled."""
         return self._matcher.is_error() or self.budget.is_spent
 
     def catch_up(self) -> LLMatcher:

@@ -26,7 +26,7 @@ from fairlane.worker.model.interface import Likeliest
 _FIRST_ROOM = 64
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
-BROKEN_LOGITS = "the model's output for this request is not a number"
+BROKEN_LOGITS = "the model's output for this request contains NaN or infinity"
 # Minimum temperature; smaller ones would round to 0 in single precision.
 _COLDEST = 1e-6
 # Minimum repetition penalty, for the same reason.

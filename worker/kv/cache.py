@@ -59,7 +59,7 @@ def blocks_per_chunk(block_bytes: int) -> int:
 
 
 def pin(pool: torch.Tensor) -> None:
-    """Pin a pool [blocks, ...] for as long as the tensor lives. Raises KVMemoryError."""
+    """Pin a pool [blocks, ...] for the lifetime of the tensor. Raises KVMemoryError."""
     if pool.numel() == 0:
         return
     runtime = cast(_Runtime, torch.cuda.cudart())  # type: ignore[no-untyped-call]

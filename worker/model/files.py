@@ -130,10 +130,10 @@ def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
         config = AutoConfig.from_pretrained(files.directory)
         tokenizer = AutoTokenizer.from_pretrained(files.directory)
     if not tokenizer.is_fast:
-        raise ModelError(f"model {files.name}: its tokenizer has no fast form (tokenizer.json)")
+        raise ModelError(f"model {files.name}: its tokenizer has no fast version (tokenizer.json)")
     context_length = getattr(config, "max_position_embeddings", None)
     if not context_length:
-        raise ModelError(f"model {files.name}: its configuration names no context length")
+        raise ModelError(f"model {files.name}: its configuration has no context length")
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()

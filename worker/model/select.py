@@ -70,7 +70,7 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
         return reference
     kind = "native" if isinstance(fast, NativeModel) else "fused"
     took_s = time.perf_counter() - began
-    _log.info("the %s model of %s, on %s attention, is proven in %.1f s", kind, files.name, fast.backend, took_s)
+    _log.info("the %s model of %s, on %s attention, was verified in %.1f s", kind, files.name, fast.backend, took_s)
     del reference
     _return_memory()
     return fast

@@ -199,7 +199,7 @@ def _check_writers(path: Path) -> None:
     """Raise BuildError if another user may write to the path, since the library runs as this process."""
     status = path.stat()
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise BuildError(f"{path} is another user's, or others may write to it")
+        raise BuildError(f"{path} belongs to another user, or others may write to it")
 
 
 def _compile(source: Path, library: Path) -> None:

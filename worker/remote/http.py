@@ -17,7 +17,7 @@ UNKNOWN = frozenset({404, 405})
 UNAUTHORISED = frozenset({401, 403})
 _SERVER_ERROR = 500
 _TOO_MANY = 429
-BAD_KEY = "engine_key: the server does not take it"
+BAD_KEY = "engine_key: the server rejects it"
 # Statuses that a retry would not change. 404 is not among them: it means that a model is gone, and may be back later.
 REFUSED = frozenset({400, 413, 422})
 _MOST_LINE_BYTES = 8 * 2**20
@@ -79,10 +79,11 @@ class Http:
         try:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.MsgspecError:
-            raise EngineError(f"engine_url: no {self._kind}: {path} is not as {self._kind}'s") from None
+            raise EngineError(f"engine_url: no {self._kind}: {path} does not have {self._kind}'s format") from None
 
     async def find(self, path: str, kind: type[Answer]) -> Answer | None:
-        """Return a JSON document that not every version or product has; None if it is missing or has another form."""
+        """Return a JSON document that not every version or product provides; None if it is missing or has another
+        format."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
             return None
@@ -94,7 +95,7 @@ class Http:
         """Return the named model, or the first, and all models by name. Raises EngineError if there is none."""
         models = {one.id: one for one in (await self.get("/v1/models", _Models)).data}
         if not models:
-            raise EngineError("engine_url: the server names no model")
+            raise EngineError("engine_url: the server lists no model")
         served = models.get(name or next(iter(models)))
         if served is None:
             raise EngineError(f"engine_model: the server has no {name!r}, but {', '.join(models)}")
@@ -165,7 +166,7 @@ class Http:
                             yield data
         except httpx.HTTPError as error:
             raise EngineUnavailable(type(error).__name__) from None
-        raise EngineUnavailable("the stream ended before its end")
+        raise EngineUnavailable("the stream was cut off")
 
     async def _ask(self, path: str) -> httpx.Response:
         try:

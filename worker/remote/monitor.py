@@ -1,7 +1,7 @@
 """Checks whether a server is up, and still the one of its worker's model card.
 
-The server's facts are checked while it is quiet, and before it is used again after an error: after a restart it may
-serve something else.
+The server's facts are checked while it is idle, and before it is used again after an error, because after a restart it
+may serve something else.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from fairlane.worker.remote.api import Api, EngineUnavailable, Facts
 
 log = logging.getLogger(__name__)
 
-# Interval of checks whether the server is up, while it is not.
+# Interval of availability checks while the server is down.
 LOOK_S = 0.5
-# Interval of checks of the server's facts, while it is quiet.
+# Interval of checks of the server's facts, while it is idle.
 WATCH_S = 1.0
-# Absence after which its jobs are handed to others.
+# Time without the server after which its jobs are returned to the queue.
 GONE_S = 2.0
 
 
@@ -58,23 +58,23 @@ class ServerMonitor:
 
     async def _check_until_up(self, *, is_stalled: bool) -> None:
         since_s, is_reported = time.monotonic(), is_stalled
-        if is_stalled:  # whatever its health check returns, other workers get its jobs first
+        if is_stalled:  # whatever its health check returns, its jobs first move to other workers
             log.warning("the engine has stalled")
             self.on_presence(False)
             await asyncio.sleep(self._stall_s)
         while not await self._is_unchanged():
             if not is_reported and time.monotonic() - since_s >= GONE_S:
-                log.warning("the engine has gone")
+                log.warning("the engine is unreachable")
                 is_reported = True
                 self.on_presence(False)
             await asyncio.sleep(LOOK_S)
         self.is_up = True
         if is_reported:
-            log.info("the engine is back")
+            log.info("the engine is reachable again")
             self.on_presence(True)
 
     async def _watch_quiet(self) -> None:
-        # Check a quiet server: a restart while no request was open breaks no stream.
+        # Check an idle server: a restart while no request was open breaks no stream.
         while True:
             await asyncio.sleep(WATCH_S)
             is_quiet = time.monotonic() - self.last_piece_s >= WATCH_S
@@ -89,11 +89,11 @@ class ServerMonitor:
             change = "" if self._facts is None else self._facts.change(await self._api.facts())
         except EngineUnavailable:
             return False
-        except EngineError as error:  # it may be unreadable until its next restart
+        except EngineError as error:  # its facts may be unreadable until its next restart
             self._log_change(str(error))
             return False
         except Exception as error:  # noqa: BLE001 - the monitor must survive, to notice the server's return
-            self._log_change(f"looking at it failed: {type(error).__name__}")
+            self._log_change(f"the check failed: {type(error).__name__}")
             return False
         if change:
             self.is_up = False

@@ -126,6 +126,6 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
 def _drawn(card: ModelCard, facts: Facts, kind: EngineKind) -> dict[str, int | float]:
     drawn = {name: value for name, value in card.usual_draw.items() if name not in facts.lacks}
     if kind == "sglang" and drawn.get("repetition_penalty", 1.0) > SGLANG_MOST_PENALTY:
-        log.warning("repetition_penalty of generation_config.json is left out: SGLang takes none above 2")
+        log.warning("repetition_penalty of generation_config.json is ignored: SGLang does not accept values above 2")
         del drawn["repetition_penalty"]
     return drawn

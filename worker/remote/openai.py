@@ -67,7 +67,7 @@ class OpenAiApi:
         self._wire = wire
         props = await self._http.find("/props", _Props) if wire.owner == LLAMA else None
         meta = served.meta or ModelMeta()
-        log.info("the server takes %s and says %s", _named(ids=wire.takes_ids), _named(ids=wire.returns_ids))
+        log.info("the server accepts %s and returns %s", _named(ids=wire.takes_ids), _named(ids=wire.returns_ids))
         return Facts(
             version=wire.owner or "of unknown make",
             model=served.id,
@@ -148,7 +148,7 @@ class OpenAiApi:
                 yield Piece(request.sampling.stop_token_ids[:1], has_ended=True)
                 return
             if len(so_far) == began:
-                raise ProtocolViolation("none of its tokens has a text")
+                raise ProtocolViolation("none of its tokens has text")
         yield Piece(has_ended=True)
 
     async def _chunks(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Chunk, None]:
@@ -174,7 +174,7 @@ class OpenAiApi:
                     reason = str(refusal)
                     continue
                 if prompt is _TRIAL_IDS and reply.prompt_tokens != len(_TRIAL_IDS):
-                    continue  # it read something else
+                    continue  # the prompt was read differently
                 takes_ids = prompt is _TRIAL_IDS
                 trial_tokens = None if takes_ids else reply.prompt_tokens
                 return WireFormat(
@@ -194,7 +194,7 @@ class OpenAiApi:
         except ProtocolViolation as violation:
             raise EngineError(f"engine_url: no OpenAI-compatible server: {violation}") from None
         except BadStatus as bad:
-            if bad.status in UNAUTHORISED:  # some list their models without a key
+            if bad.status in UNAUTHORISED:  # some servers list their models without a key
                 raise EngineError(BAD_KEY) from None
             if bad.status in UNKNOWN:
                 raise EngineError(f"engine_url: no completions: {GENERATE} has status {bad.status}") from None

@@ -45,7 +45,7 @@ class Retokeniser:
             del ids[0]
         text = self.decode(ids)
         if self._controls(self.encode(text)) != self._controls(ids):
-            raise Refused("the engine takes text alone, in which this prompt would name other control tokens")
+            raise Refused("the engine accepts only text, in which this prompt would spell other control tokens")
         return text
 
     def tokens(self, before: Sequence[int], text: str) -> list[int]:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 # Time that a step waits for a token before jobs are examined again, since deadlines pass meanwhile.
 PATIENCE_S = 0.1
-# Number of a choice's streams in a row that may break before it fails.
+# Maximum number of consecutive broken streams before a choice fails.
 MOST_TRIES = 4
 # Delay before the second try; it doubles with each further one.
 RETRY_S = 0.25
@@ -150,8 +150,8 @@ class RemoteRunner(StepRunner):
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
-        """End streams that had no row for UNPLANNED steps, and earlier those in the way of a row, the longest idle
-        first."""
+        """End streams that had no row for UNPLANNED steps. If planned rows need their places, end idle streams earlier,
+        the longest idle first."""
         planned, idle = {row.seq for row in rows}, []
         for seq, choice in self._choices.items():
             choice.unplanned = 0 if seq in planned else choice.unplanned + 1

@@ -94,7 +94,7 @@ class SglangApi:
         info, served = await self._learn()
         root = await self._first("/model_info", "/get_model_info", _ModelInfo)
         if not info.enable_priority_scheduling:
-            log.warning("SGLang orders by no priority: it runs without --enable-priority-scheduling")
+            log.warning("SGLang ignores priorities: it runs without --enable-priority-scheduling")
         ranks, block_size = info.dp_size or 1, max(info.page_size or 1, LEAST_BLOCK)
         return Facts(
             version=info.version,
@@ -163,7 +163,7 @@ class _Reader:
             raise stream_failure(meta.finish_reason.status_code, _ENDED)
         first = 0 if self._is_incremental else len(self._so_far)
         if not self._is_incremental and chunk.output_ids[:first] != self._so_far:
-            raise ProtocolViolation("what it said before has changed")
+            raise ProtocolViolation("its earlier output has changed")
         token_ids = chunk.output_ids[first:]
         self._so_far += token_ids
         logprobs = () if self._most is None else _logprobs(meta, first, self._most)

@@ -111,7 +111,7 @@ class Streams:
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object] = lambda _: None) -> None:
         """Set callbacks, which run on the streams' thread.
 
-        `on_presence` is called when the server goes away or returns, `on_change` if it was replaced, with the
+        `on_presence` is called when the server becomes unreachable or returns, `on_change` if it was replaced, with the
         difference. A replaced server receives no further requests.
         """
         self._monitor.on_presence, self._monitor.on_change = on_presence, on_change
@@ -254,10 +254,10 @@ class Streams:
         if any(not 0 <= token_id < self._vocab_size for token_id in piece.token_ids):
             raise ProtocolViolation("a token is outside the vocabulary")
         if piece.counted is not None and piece.token_ids and piece.counted != stream.received + len(piece.token_ids):
-            raise ProtocolViolation("tokens are missing, or came twice")
+            raise ProtocolViolation("tokens are missing or repeated")
         repeats = stream.request.repeats[stream.received : stream.received + len(piece.token_ids)]
         if [*piece.token_ids[: len(repeats)]] != [*repeats]:
-            raise ProtocolViolation("it does not repeat what it said before")
+            raise ProtocolViolation("it does not repeat its earlier output")
         if stream.request.sampling.logprobs is not None and len(piece.logprobs) < len(piece.token_ids):
             raise ProtocolViolation("log-probabilities are missing")
 

@@ -144,7 +144,7 @@ class VllmApi:
         if status is None:
             raise EngineUnavailable("it does not answer")
         if status in _CLOSED:
-            raise EngineError("engine_url: vLLM keeps its token interface closed: start it with --enable-scale-out")
+            raise EngineError("engine_url: vLLM's token interface is disabled: start it with --enable-scale-out")
 
 
 def _started(metrics: bytes) -> bytes:
@@ -156,7 +156,7 @@ def _cache_config(metrics: bytes) -> dict[str, str]:
     found = _CACHE_CONFIG.search(metrics)
     labels = {name.decode(): value.decode() for name, value in _LABEL.findall(found["labels"] if found else b"")}
     if not (labels.get("block_size", "").isdigit() and labels.get("num_gpu_blocks", "").isdigit()):
-        raise EngineError("engine_url: vLLM's /metrics do not say how large its KV cache is")
+        raise EngineError("engine_url: vLLM's /metrics do not report the size of its KV cache")
     return labels
 
 

@@ -18,8 +18,8 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 TENANT, WEIGHT = "fairlane_tenant", "fairlane_weight"
 # Extra argument of a request with a grammar: the number of its prompt's last tokens that the grammar starts with.
 BEGUN = "fairlane_begun"
-# Extra argument of a request whose sender already paces the prompts of lower lanes. Cutting them again would apply the
-# first lane's pace twice, and a slot that waits for the rest of its prompt yields nothing.
+# Extra argument of a request whose sender already paces the prompts of lower lanes. Splitting them again would apply
+# the first lane's pace twice, and a slot that waits for the rest of its prompt produces nothing.
 PACED = "fairlane_paced"
 LONGEST_TENANT = 256
 WEIGHTS = (1e-3, 1e6)
@@ -29,7 +29,7 @@ class Claim(NamedTuple):
     """A request's claim on the engine. Immutable."""
 
     lane: Lane
-    # Its `priority` if that is a plain number, else 0; lower is first within its lane.
+    # Its `priority` if that does not encode a lane, else 0; lower is served first within its lane.
     plain: int
     guaranteed: bool
     # Deadline of its first token.
@@ -37,7 +37,7 @@ class Claim(NamedTuple):
     arrived_ms: float
     tenant: str
     weight: float
-    # Its prompt must not be cut.
+    # Its prompt must not be split.
     is_paced: bool
 
 
@@ -59,7 +59,7 @@ class Progress(NamedTuple):
 class Rank(NamedTuple):
     """A place in the order, lower is more urgent. Ranks of waiting and of running work are comparable only by lane."""
 
-    # 0 if its lane lacks slots of its share floor, so that it goes first; else 1.
+    # 0 if its lane has fewer slots than its share floor, so that it ranks first; else 1.
     keeps_floor: int
     lane: int
     plain: int
@@ -70,7 +70,7 @@ class Rank(NamedTuple):
     phase: int
     urgency: float
     # Waiting work: its tenant's counter. Running work: the negated number of tokens lost by yielding, so that the
-    # cheapest goes last.
+    # cheapest is last.
     cost: float
     due_ms: float
     arrived_ms: float

@@ -2,7 +2,7 @@
 
 vLLM keeps managing slots, KV blocks, prefix cache, chunks, speculation and connectors. Before each of its steps,
 requests of lower lanes yield what waiting ones of upper lanes lack. The lists that vLLM walks, running and waiting, are
-in our order. While it walks them, lower lanes' prompts are cut to what the first lane's pace leaves.
+in our order. While it walks them, lower lanes' prompts are limited to the tokens that the first lane's pace leaves.
 
 `guarded_scheduler.py` overrides vLLM's methods and contains our faults. Here `waiting` is replaced, and `policy` is set
 so that a request that must yield during a step is the last running one. Preemption uses vLLM's `_preempt_request`, so a
@@ -74,9 +74,9 @@ class LaneScheduler(GuardedScheduler):
         self._floors = slot_floors(lanes.values(), self.max_num_active_reqs)
         self._cuts_prompts = self.scheduler_config.enable_chunked_prefill and not self.need_mamba_block_aligned_split
         self._claims: dict[str, Claim] = {}
-        # Waiting requests that go first because their lanes lack slots of their floors.
+        # Waiting requests of lanes below their slot floors; they rank first.
         self._first_of_floors: set[str] = set()
-        # The running requests when they were last ordered.
+        # The running requests in their last order.
         self._in_order: list[Request] = []
         # Time of the next complete ranking.
         self._rank_ms = 0.0

@@ -14,7 +14,7 @@
     traces.py                  request traces, and simulations of them
     explain.py                 a dry run: why a request of a tenant would be refused or wait now
     inputs.py  views.py        request bodies and queries; response shapes
-    call.py                    what a handler works on; `ETag` and `If-Match`
+    call.py                    the context of a handler; `ETag` and `If-Match`
     routes.py  router.py       all operations; runs one call: role, input, response, errors
 
 Only the application calls this package. It uses quotas, the fleet cache and the fleet's figures, never a running

@@ -1,4 +1,4 @@
-"""One authorised call of an operator, and the objects that its handler works on.
+"""One authorised call of an operator, and the objects that its handler uses.
 
 Entity tags prevent lost updates: a change applies only to the version that its author saw (RFC 9110, 13.1.1)."""
 
@@ -139,7 +139,7 @@ class Call:
         return address_of(self.request)
 
     async def check(self) -> None:
-        """Raise ApiError once the operator's rights have ended; for long responses."""
+        """Raise ApiError once the operator's rights have ended. Long responses call it repeatedly."""
         await self.parts.operators.still(self.request.scope)
 
     def tag(self, version: int) -> None:

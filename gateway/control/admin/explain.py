@@ -1,4 +1,4 @@
-"""A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait?
+"""A dry run: whether a request of these sizes would be admitted now, which limit binds, and how long it would wait.
 
 It reads the current state and reserves nothing, so the answer holds for this moment only. The checks run in the order
 of a real request: access, admission, the limits of every level, the queue. If the tenant may use several models, one
@@ -30,7 +30,7 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
 
 _RULES = {rule.name: rule for rule in RULES}
-# A stand-in when the tenant may use none of the announced models: admission and queue never refuse it.
+# Used when the tenant may use none of the announced models: admission and queue never refuse it.
 NOWHERE = ModelQueueView(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
 
 operations = Operations()

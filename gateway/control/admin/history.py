@@ -82,7 +82,7 @@ class History:
         steps = await self._fleet_metrics.read(ring, last - count + 1, last)
         if ring.step_s == SLOT_S:
             steps = [*steps, *await self._unmerged(steps, last, now_s)]
-        return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month takes some ten milliseconds
+        return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month takes about ten milliseconds
 
     async def _unmerged(self, steps: Sequence[Step], last: int, now_s: float) -> list[Step]:
         newest = int(now_s // SLOT_S) - 1

@@ -35,7 +35,7 @@ from fairlane.scheduler.queue.types import LaneDepth
 WINDOW_SLOTS = 6
 # Seconds between two reads of the store; gateways report every five seconds.
 HEARD_FOR_S = 4.0
-# A gateway that has reported nothing for this long is taken as gone, with its requests.
+# A gateway that has reported nothing for this long is considered dead, with its requests.
 SILENT_AFTER_MS = 15_000
 MOST_TENANTS_SHOWN = 64
 

@@ -35,9 +35,9 @@ SIGN_IN_S = 600
 
 
 class Session(Operator, frozen=True, kw_only=True):
-    """A session as it is stored: its operator, and what it rests on."""
+    """A session as it is stored: its operator, and the credentials or settings that it depends on."""
 
-    # A digest, keyed by the session's id, of the operator and of what the session rests on.
+    # A digest, keyed by the session's id, of the operator and of what the session depends on.
     bound: bytes
 
 

@@ -6,7 +6,7 @@
                  ──> the provider's token for the code and the verifier ──> signature, issuer, audience, time, nonce
                  ──> claims → name and role
 
-Nothing is stored until a state is used, so that attempts by strangers cannot fill the store. A code is sent once: a
+Nothing is stored until a state is used, so that unauthenticated attempts cannot fill the store. A code is sent once: a
 replayed response, or one that belongs to another browser, is rejected before the provider is asked."""
 
 import asyncio

@@ -1,6 +1,6 @@
 """Converts a valid Anthropic body to a chat request.
 
-Blocks become turns. The result of a call is a turn of its own, and adjacent turns of one role are merged, since many
+Blocks become turns. The result of a call is a separate turn, and adjacent turns of one role are merged, since many
 chat templates require alternating roles."""
 
 from collections.abc import Iterator, Sequence

@@ -26,7 +26,7 @@ from fairlane.scheduler.protocol.grammar_limits import (
     MaskBudget,
 )
 
-# Address space, a good part of which the libraries use.
+# Address space, much of which the libraries use.
 MOST_MEMORY_BYTES = 1 << 30
 # Half of a worker's, so that a grammar that recurses too deeply fails here.
 STACK_BYTES = 4 << 20

@@ -158,7 +158,7 @@ def _digest(structure: Structure) -> tuple[str, bytes]:
 
 
 def _described(fault: str) -> str:
-    """Return the line of a fault that states it; other lines quote the grammar."""
+    """Return the line of the compiler's output that states the fault. Other lines quote the grammar."""
     lines = [line.strip() for line in fault.splitlines()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])
     return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")
@@ -185,7 +185,7 @@ class _Lending:
         self._count = len(children)
         self._quick: deque[asyncio.Future[_Loan]] = deque()
         self._slow: deque[asyncio.Future[_Loan]] = deque()
-        # Loans to slow tenants and loans of slow checks, in the order in which they became so.
+        # Loans to slow tenants and loans whose checks turned out slow, in the order in which they were added.
         self._long: list[_Loan] = []
 
     async def borrow(self, *, is_slow: bool) -> _Loan:

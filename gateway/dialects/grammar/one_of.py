@@ -4,7 +4,7 @@ llguidance detects some such unions itself, but not those of numbers, nor refere
 Detected here are values of different types, distinct listed values (`const`, `enum`), and objects that all require a
 property with distinct listed values. Any other `oneOf` is left for llguidance to reject.
 
-A schema that is not understood is assumed to match any value, so no union is wrongly taken for exclusive. No step
+A schema that is not understood is assumed to match any value, so no union is wrongly treated as exclusive. No step
 recurses, and time is linear in the schema: many branches may refer to one large definition, so results for definitions
 and references are cached."""
 

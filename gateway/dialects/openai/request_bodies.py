@@ -244,7 +244,7 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
 
 
 def _first(error: ValidationError) -> ApiError:
-    """Convert the first error; a wrong field goes before a missing one."""
+    """Convert the first error; a wrong field takes precedence over a missing one."""
     first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
     param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in _steps(first["loc"]))
     known = _RULES.get(first["type"])

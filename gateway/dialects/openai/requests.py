@@ -49,7 +49,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_tokens: int | None = None
     # The field that stated it.
     max_tokens_param: str = "max_tokens"
-    # Set for a summary of the prompt: its maximum tokens; it also gets hardly more than half of the prompt's.
+    # Set for a summary of the prompt: its maximum tokens; it also gets at most about half of the prompt's tokens.
     longest_summary: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False

@@ -1,6 +1,6 @@
 """Items of the Responses API: what `input` may hold, and their conversion to turns.
 
-A message is a turn of its own. Reasoning, text and calls that the model produced together are one turn, in this order.
+Each message is a separate turn. Reasoning, text and calls that the model produced together are one turn, in this order.
 """
 
 import json

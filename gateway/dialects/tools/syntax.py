@@ -8,7 +8,7 @@ A file defines how to find a call in a model's output, and how to write one in a
     body        json: {"name": …, "arguments": …}, or a list of them; named: a name, then the arguments; xml: a tag for
                 the function, and one for each argument; messages: the response consists of messages with headers
                 (`messages.py`)
-    open        marks that begin a call. `bare`: a call may also stand without a mark, as the whole response
+    open        marks that begin a call. `bare`: a call may also appear without a mark, as the whole response
     head        (named) the text between `open` and the arguments' first brace, as a regular expression
     within      (named) the marks in that text
     close       marks that may follow a call and belong to it

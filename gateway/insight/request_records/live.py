@@ -1,7 +1,8 @@
 """The record of a running request, built from reports of gateway and workers.
 
-The methods are called on the event loop, on a request's path, so they only store their arguments. The record itself is
-built when it is read or written; most requests of a busy gateway end before that. No method is called for each token.
+The methods are called on the event loop while a request is served, so they only store their arguments. The record
+itself is built when it is read or written; most requests of a busy gateway end before that. No method is called for
+each token.
 """
 
 from collections.abc import Callable
@@ -49,7 +50,7 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, eq=False)
 class LiveRecord:
-    """One admitted request. It is over once its answer has ended and it is settled, or left to a reaper.
+    """One admitted request. It is complete once its answer has ended and it is settled, or left to a reaper.
 
     Instants are on the event loop's clock, and `at_ms` counts from the request's arrival."""
 
@@ -59,7 +60,7 @@ class LiveRecord:
     _arrived_s: float
     due_ms: float
     _clock: Callable[[], float]
-    # Called once, when the request is over.
+    # Called once, when the record is complete.
     _on_over: "Callable[[LiveRecord], None]"
     id: str = field(init=False)
     account: str = field(init=False)

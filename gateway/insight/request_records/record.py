@@ -49,7 +49,7 @@ class RecordedPreemption(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Everything that is kept of a request."""
+    """Everything that is stored about a request."""
 
     id: str
     request_id: str

@@ -178,7 +178,7 @@ class RequestRecorder:
             await every(FLUSH_EVERY_S, "writing request records", self.flush)
 
     async def flush(self) -> None:
-        """Write all news. Raise STORE_ERRORS; the next call then repeats it."""
+        """Write all changes. Raise STORE_ERRORS; the next call then repeats it."""
         async with self._one_at_a_time:
             await self._flush()
 
@@ -198,7 +198,7 @@ class RequestRecorder:
             return
         records = [self._up_to_date(live) for live in running]
         for live in running:
-            live.has_news = False  # reports during the write are news again
+            live.has_news = False  # reports during the write are new changes
         try:
             await self._store.write(ended, records, gone)
         except BaseException:

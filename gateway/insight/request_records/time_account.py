@@ -7,7 +7,7 @@ computation, of a choice's stall. Each is placed on the gateway's clock by its s
 
 At each instant the request is in exactly one part:
 
-    network    reception and admission until its jobs are enqueued; the first token's way from the worker; the time
+    network    reception and admission until its jobs are enqueued; the first token's transfer from the worker; the time
                from its last token to the end of its answer
     queue      no step has begun its prompt: no worker has it, or its worker has no room; also after a worker was lost
     prefill    from the step that began its prompt to its first token

@@ -72,14 +72,14 @@ def _standing(record: RequestRecord, now_ms: float | None) -> str:
         place = f", at place {places[-1]:.0f} of its tenant's" if places else ""
         return f"It has waited {_time(now_ms)} for a worker{place}."
     state = {"paused": "waits for its own limits", "preempted": "waits for what others took"}.get(record.state, "runs")
-    return f"It {state}, {_time(now_ms)} after it came. {_first_token(record)}".rstrip()
+    return f"It {state}, {_time(now_ms)} after it arrived. {_first_token(record)}".rstrip()
 
 
 def _first_token(record: RequestRecord) -> str:
     if record.ttft_ms is None:
-        return "" if record.state != "ended" else "No token of it came."
+        return "" if record.state != "ended" else "It produced no token."
     target = record.ttft_deadline_ms or record.ttft_target_ms
-    first = f"Its first token came after {_time(record.ttft_ms)}"
+    first = f"Its first token arrived after {_time(record.ttft_ms)}"
     return f"{first} (target {_time(target)})." if target is not None else f"{first}."
 
 
@@ -121,7 +121,7 @@ def _moved(record: RequestRecord) -> str:
     last = record.workers[-1] if record.workers else "another"
     often, longest = ("", "") if len(gaps_ms) == 1 else (f" {len(gaps_ms)} times", " at the longest")
     return (
-        f"Its worker was lost or gave it back{often}: it went on at {last}, and no token came for "
+        f"Its worker was lost or gave it back{often}: it continued at {last}, and no token arrived for "
         f"{_time(max(gaps_ms))}{longest}."
     )
 
@@ -146,7 +146,7 @@ def _ended(record: RequestRecord) -> str:
         return f"It ended as {record.outcome} ({record.code}): {record.message}"
     if record.message:
         return f"It ended as {record.outcome}: {record.message}"
-    return f"It was over after {_time(record.total_ms or 0.0)}."
+    return f"It ended after {_time(record.total_ms or 0.0)}."
 
 
 def _time(ms: float) -> str:

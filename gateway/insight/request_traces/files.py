@@ -16,7 +16,7 @@ Kind = Literal["recorded", "uploaded"]
 NAME = re.compile(r"(recorded|uploaded)-\d{8}T\d{12}-[0-9a-f]{8}\.trace")
 MOST_UPLOADS = 8
 DRAFT = ".part"
-# Seconds without a write after which a draft's process is taken as dead.
+# Seconds without a write after which a draft's process is considered dead.
 FORGOTTEN_S = 3_600.0
 READ_BYTES = 256 * 1024
 

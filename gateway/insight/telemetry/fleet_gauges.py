@@ -22,7 +22,7 @@ class FleetGauges(Collector):
     """Gauges of all known models. A model that is no longer known leaves no series behind."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        # The last picture of the fleet. Called by any thread.
+        # The latest snapshot of the fleet. Called by any thread.
         self.models: Callable[[], Iterable[ServedModel]] = tuple
         self.lanes: Mapping[LaneName, Lane] = {}
         registry.register(self)

@@ -44,11 +44,11 @@ def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
 
 
 class Telemetry:
-    """The metrics, in a registry of their own, and the tracer."""
+    """The metrics, in their own registry, and the tracer."""
 
     def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 0) -> None:
         """`processor` receives ended spans; None disables tracing. `sample` is the share of requests without a caller's
-        trace that are traced. `max_tenants` bounds the tenants with a label of their own; 0 drops the label."""
+        trace that are traced. `max_tenants` bounds the tenants with their own label; 0 drops the label."""
         self._spans = None if processor is None else Spans(SERVICE, processor)
         self._sample = sample
         self._max_tenants = max_tenants

@@ -109,7 +109,7 @@ class HostSlots:
 
 
 class OutOfBlocks(RuntimeError):
-    """Raised if more blocks or slots are requested than are free; the caller did not check `can_x` first."""
+    """Raised if more blocks or slots are requested than are free, because the caller did not check `can_x` first."""
 
 
 class IntegrityError(RuntimeError):
@@ -235,7 +235,7 @@ class BlockPool:
     def check_integrity(self, tables: Iterable[Sequence[int]], slots: Iterable[Sequence[int]]) -> None:
         held: Counter[int] = Counter()
         for table in tables:
-            _require("table_unique", len(set(table)) == len(table), f"a block stands twice in {table}")
+            _require("table_unique", len(set(table)) == len(table), f"a block appears twice in {table}")
             held.update(table)
         references = self._holders.counts()
         for block, count in enumerate(references):

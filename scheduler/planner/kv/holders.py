@@ -13,7 +13,7 @@ NOBODY: Holders = frozenset()
 
 
 class _Table:
-    """A table that holds blocks. Keeps the list alive, so that its identity is not reused meanwhile."""
+    """A table that holds blocks. Keeps the list alive, so that its identity is not reused."""
 
     __slots__ = ("alone", "blocks", "shares")
 

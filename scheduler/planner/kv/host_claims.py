@@ -17,8 +17,8 @@ from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Job
 
-# Exact work that cannot be swapped may fill half of the device, or as much as the first of it needs. The other half is
-# for tenants without work here, which would otherwise wait until one tenant's work ends.
+# Exact work that cannot be swapped may fill half of the device, or as much as its first sequence needs. The other half
+# is for tenants without work here, which would otherwise wait until one tenant's work ends.
 STAYING_PART = 2
 
 
@@ -32,7 +32,7 @@ class HostClaims:
         self._weights: dict[str, float] = {}
         # Exact work with reserved slots.
         self._leaving: dict[SeqId, Sequence] = {}
-        # Exact work that yields only what the host has room for at the moment.
+        # Exact work without reserved slots; it yields only as much as the host currently has room for.
         self._staying: dict[SeqId, Sequence] = {}
 
     def came(self, job: Job) -> None:

@@ -2,9 +2,9 @@
 
 While a lane has work, its first sequences, in the order of the step, that fit the floor completely are protected: no
 other lane takes their blocks. Blocks that they lack are taken from the lanes above, the least urgent first, and kept
-free until then, but only for tenants without a token there. Gathering blocks for all of them would preempt streams of
-the lanes above again and again when blocks are short: one request in twelve missed its targets. A sequence that does
-not fit the floor has no part in it, since it could not run on a part.
+free until all are available, but only for tenants without a token there. Gathering blocks for all of them would
+repeatedly preempt streams of the lanes above when blocks run out: one request in twelve missed its targets. A sequence
+that does not fit the floor is not protected, since it could not run with a part of its blocks.
 
 A floor gives way to guaranteed work, to a sequence that could not run next to it because it needs almost the whole
 pool, and if otherwise nothing could run."""
@@ -32,7 +32,7 @@ def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
 
 
 class BlockFloors:
-    """The floors of one step, computed only when blocks are short."""
+    """The floors of one step, computed only when blocks run out."""
 
     def __init__(self, ranking: Ranking, pool: BlockPool) -> None:
         self._ranking, self._index, self._begun, self._pool = ranking, ranking.index, ranking.begun, pool
@@ -46,7 +46,7 @@ class BlockFloors:
 
     @property
     def short(self) -> int:
-        """Blocks that the lanes above have to give, so that the floors are free or held."""
+        """Blocks that the lanes above must give up, so that the floors are free or held."""
         if self._pool.free_blocks >= self._most:
             return 0
         self._look()

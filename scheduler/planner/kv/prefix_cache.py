@@ -8,8 +8,8 @@ Scopes are never connected: no request is faster because of what another tenant 
 A node that no table holds is idle: its block is free and keeps its KV until it is allocated. All nodes after an idle
 node are idle too, since a sequence adds nodes only after those that its own table holds. Eviction therefore takes
 leaves, and no node ever loses the chain before it. GreedyDual chooses the leaf: by the cost of recomputing its block,
-above a clock that each eviction advances to the evicted value. Costly blocks stay longer, and none stays for ever. A
-tenant that keeps more than its share of the pool idle is evicted from first.
+above a clock that each eviction advances to the evicted value. Costly blocks stay longer, but none stays forever.
+Blocks of a tenant whose idle blocks exceed its share of the pool are evicted first.
 
 Source: Young, "The k-server dual and loose competitiveness for paging" (Algorithmica, 1994)."""
 
@@ -82,9 +82,9 @@ class PrefixCache:
         share: float = 1.0,
         prices_ms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
-        """`share`: fraction of the blocks that a tenant may keep idle before it is evicted from first.
+        """`share`: fraction of the blocks that a tenant may keep idle; above it, its blocks are evicted first.
 
-        `prices_ms` returns the present cost of computing a token, and the additional cost per square of the tokens."""
+        `prices_ms` returns the current cost of computing a token, and the additional cost per square of the tokens."""
         require("share", share, 0.0, 1.0)
         self.idle = 0
         self._most_idle = share * blocks
@@ -164,7 +164,7 @@ class PrefixCache:
     def evict(self) -> list[int]:
         """Evict the idle leaf of least value and the nodes before it that would be next. Return their blocks.
 
-        The scope that exceeds its share most, if any, is evicted from."""
+        The leaf is of the scope that exceeds its share most, if any does."""
         branch = max(self._beyond.values(), key=lambda one: one.idle, default=None)
         value, node = (branch.leaves if branch else self._leaves).pop()
         self._clock = max(self._clock, value)

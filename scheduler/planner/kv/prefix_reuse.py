@@ -16,12 +16,12 @@ from fairlane.scheduler.protocol.messages import Job
 
 
 def scope_of(job: Job) -> Scope:
-    """Return who may learn of this job's prompt from response times: its tenant, or all of its share group."""
+    """Return who may infer this job's prompt from response times: its tenant, or all of its share group."""
     return ("group", job.share_group) if job.share_group else ("tenant", f"{job.tenant} {job.tenant_since}")
 
 
 def salted_group(tenant: str, tenant_since: float, share_group: str, salt: str) -> str:
-    """Return the share group of those in a tenant, or in its group, who know a salt."""
+    """Return the share group of the callers in a tenant, or in its group, that use the same salt."""
     owner = _owner(tenant, tenant_since, share_group)
     return f"{_digest(owner)}:{_digest((owner, salt))}"
 
@@ -42,7 +42,7 @@ def _digest(named: object) -> str:
 
 
 class Prefixes:
-    """Connects sequences and the pool's cache. When disabled, nothing is found or added."""
+    """Connects sequences with the pool's cache. When disabled, it finds and adds nothing."""
 
     def __init__(self, pool: BlockPool, *, enabled: bool) -> None:
         self.enabled = enabled
@@ -51,7 +51,7 @@ class Prefixes:
     def reuse(self, seq: Sequence) -> None:
         """Extend a sequence's table with cached blocks that hold its next tokens.
 
-        Its KV is then further computed, and fewer blocks are free: those that no other table held."""
+        This raises `num_computed`. Cached blocks that no table held are no longer free."""
         if not self.enabled:
             return
         last = (seq.length - 1) // self._pool.block_size

@@ -42,12 +42,12 @@ def test_what_took_the_time_is_named_the_longest_first() -> None:
     time = TimeParts(queue=1_400.0, prefill=100.0, decode=2_698.6, network=1.4)
     told = why(finished(time=time, queue_ms=1_400.0, taken_ms=1.0, waits_ms={"slots": 1_390.0, "grant": 0.2}))
 
-    assert "Its first token came after 1.5 s (target 1.0 s)." in told
+    assert "Its first token arrived after 1.5 s (target 1.0 s)." in told
     assert (
         "Of 4.2 s, 2.7 s to generate, 1.4 s in the queue, 100 ms to compute its prompt and 1 ms to be received, "
         "admitted and sent. At its worker it waited 1.4 s for a slot in the worker's batch." in told
     )
-    assert told.endswith("It was over after 4.2 s.")
+    assert told.endswith("It ended after 4.2 s.")
 
 
 def test_who_displaced_it_is_named() -> None:
@@ -80,8 +80,8 @@ def test_workers_that_were_lost_are_told() -> None:
     once = why(finished(workers=["w1", "w2"], events=[moved], takings=2))
     twice = why(finished(workers=["w1", "w2", "w3"], events=[moved, RecordedEvent(2_000.0, "moved", 90.0)], takings=3))
 
-    assert "Its worker was lost or gave it back: it went on at w2, and no token came for 6.2 s." in once
-    assert "gave it back 2 times: it went on at w3, and no token came for 6.2 s at the longest." in twice
+    assert "Its worker was lost or gave it back: it continued at w2, and no token arrived for 6.2 s." in once
+    assert "gave it back 2 times: it continued at w3, and no token arrived for 6.2 s at the longest." in twice
     assert "Workers took it 2 times before it began." in why(finished(workers=["w2"], takings=2))
 
 
@@ -92,7 +92,7 @@ def test_workers_that_were_lost_are_told() -> None:
         ({"outcome": "expired", "code": "deadline_exceeded", "message": "Late."}, "expired (deadline_exceeded): Late."),
         ({"outcome": "cancelled", "code": "client_closed"}, "Its client left before the end."),
         ({"outcome": "cancelled", "message": "Its gateway was lost."}, "It ended as cancelled: Its gateway was lost."),
-        ({"ttft_ms": None}, "No token of it came."),
+        ({"ttft_ms": None}, "It produced no token."),
     ],
 )
 def test_how_it_ended_is_told(fields: dict[str, Any], expected: str) -> None:
@@ -103,8 +103,8 @@ def test_how_it_ended_is_told(fields: dict[str, Any], expected: str) -> None:
     ("fields", "expected"),
     [
         ({"events": [RecordedEvent(1.0, "queued", 4), RecordedEvent(2.0, "position", 2)]}, "for a worker, at place 2"),
-        ({"state": "paused", "ttft_ms": 10.0}, "It waits for its own limits, 3.0 s after it came."),
-        ({"state": "running"}, "It runs, 3.0 s after it came."),
+        ({"state": "paused", "ttft_ms": 10.0}, "It waits for its own limits, 3.0 s after it arrived."),
+        ({"state": "running"}, "It runs, 3.0 s after it arrived."),
         ({"state": "lost"}, "Its gateway has gone silent"),
     ],
 )

@@ -259,7 +259,7 @@ def test_a_server_that_has_another_model_now_is_not_up_and_says_why(name: str) -
 def test_a_key_that_it_does_not_take_stops_the_start(kind: Kind) -> None:
     with kind.serve() as server:
         server.key = "right"
-        with pytest.raises(EngineError, match=r"^engine_key: the server does not take it$"):
+        with pytest.raises(EngineError, match=r"^engine_key: the server rejects it$"):
             facts_of(kind.speak(server.url, "wrong"))
         assert facts_of(kind.speak(server.url, "right")).model
 

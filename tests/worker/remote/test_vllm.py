@@ -25,7 +25,7 @@ def test_it_tells_what_it_serves_and_how_large_its_cache_is() -> None:
 def test_without_its_token_interface_it_is_refused_by_the_flag_that_opens_it() -> None:
     with (
         VllmStandIn(is_open=False) as server,
-        pytest.raises(EngineError, match="token interface closed: start it with --enable-scale-out"),
+        pytest.raises(EngineError, match="token interface is disabled: start it with --enable-scale-out"),
     ):
         facts_of(VllmApi(server.url, None))
 
