@@ -159,7 +159,6 @@ def masked(name: str, value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Format a value as in a settings file: numbers are not rounded and have no separators."""
     return str(value).lower() if isinstance(value, bool | int | float) else value
 
 

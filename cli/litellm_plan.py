@@ -93,7 +93,6 @@ class _Maker:
         self._of_tenants: dict[str, Mapping[str, str]] = {}
 
     def tenant(self, row: Row, tenant_id: str, alias: object, parents: Iterable[str] | None = None) -> None:
-        """Add an organisation, or, with the created organisations as `parents`, a team."""
         name = f"{'organisation' if parents is None else 'team'} {alias or tenant_id}"
         try:
             if not TENANT_ID.fullmatch(tenant_id):
@@ -218,7 +217,6 @@ def _by_model(metadata: Mapping[str, Any]) -> list[Document]:
 
 
 def _exchanged(worth: object, rate: float) -> float:
-    """Convert a sum of money without rounding up. Raises Refused."""
     try:
         exact = Decimal(str(worth)) * Decimal(str(rate))
     except InvalidOperation:

@@ -48,7 +48,6 @@ def read_tables(source: str) -> Tables:
 
 
 def _from_json(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read `{"LiteLLM_TeamTable": [{column: value, …}, …], …}`."""
     with _reading(path):
         document = json.loads(path.read_bytes())
     rows = document.values() if isinstance(document, dict) else [None]
@@ -69,7 +68,6 @@ def _from_folder(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn a file's errors into one line that reveals none of its content."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise CommandError(f"{path}: is larger than {MOST_BYTES} bytes")

@@ -204,7 +204,6 @@ async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
 
 
 async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
-    """Print the greeting once the gateway is ready, or when the start fails, since it is shown only once."""
     try:  # without a proxy from the environment
         async with httpx.AsyncClient(base_url=settings.url, timeout=5.0, trust_env=False) as client:
             while True:

@@ -303,7 +303,6 @@ def _carry_out(admin: AdminClient, change: PlannedChange) -> None:
 
 
 def _patch(change: PlannedChange) -> Document:
-    """Return the body of a PATCH, which merges limits: removed ones are set to null."""
     if "limits" not in change.fields:
         return change.fields
     cleared = dict.fromkeys(change.before["limits"])

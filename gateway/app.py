@@ -308,7 +308,6 @@ async def _routing_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(routes: Iterable[BaseRoute], scope: Scope) -> set[str]:
-    """Return all methods served at a scope's path. The router reports only those of one route."""
     found: set[str] = set()
     for route in routes:
         match, inner = route.matches(scope)

@@ -199,7 +199,6 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def quota_store_url(self) -> str:
-        """The URL of the budgets' store. Raises SettingsError as `store_url` does."""
         return self.quota_redis_url or self.store_url
 
     @property

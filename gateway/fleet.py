@@ -166,7 +166,6 @@ class FleetCache:
         await every(REFRESH_EVERY_S, "reading the fleet", look)
 
     async def refresh(self) -> None:
-        """Read the fleet once. On a store error the last snapshot is kept and the error is raised."""
         workers, entries = await self.registry.workers(), await self.registry.models()
         queues = await self.registry.queues()
         of_model: dict[str, list[WorkerStatus]] = defaultdict(list)
@@ -220,7 +219,6 @@ class FleetCache:
 
 
 def _serving(newest: ModelEntry, workers: Iterable[WorkerStatus]) -> tuple[str, str]:
-    """Return the queue and card to use for a model: the newest, unless all its workers serve an earlier card."""
     serving = [(worker.queue, worker.card_sha256) for worker in workers if not worker.draining]
     wanted = (newest.queue, newest.card_sha256)
     return wanted if wanted in serving or not serving else min(serving)
@@ -275,7 +273,6 @@ class StoredFleet:
         return together([*found.values()])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[ModelQueueView]:
-        """Return the state of each model that a tenant may use (None: all). Raises as `FleetCache.find` does."""
         models = self.fleet_cache.find(allowed)
         queues = {model.queue for model in models}
         depths = await _ask_all(lambda name: self.queue(name).depths(), queues)

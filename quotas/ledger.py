@@ -218,7 +218,6 @@ async def all_accounts(database: Database, roots: Container[str] | None = None) 
 
 
 def _months(first: date, last: date, rolled: date) -> dict[str, str]:
-    """Map each rolled-up month of a span, as YYYY-MM, to the end of the span that splits it, or ''."""
     found: dict[str, str] = {}
     day = first
     while day <= min(last, rolled):

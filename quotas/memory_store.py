@@ -244,7 +244,6 @@ class MemoryQuotaStore:
 
 
 def _forget(settled: dict[str, int], now_ms: int) -> None:
-    """Drop expired marks, which come first."""
     while settled and settled[oldest := next(iter(settled))] <= now_ms:
         del settled[oldest]
 

@@ -159,7 +159,6 @@ def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> Script
 
 @lru_cache(maxsize=64)
 def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
-    """Return the library's source, and the suffix of its function names, which keeps versions apart."""
     texts = [_join(LIBRARY, clock, slicing).source]
     bodies = {name: LUA[name] for name in FUNCTIONS}
     version = hashlib.sha1("".join([*texts, *bodies.values()]).encode(), usedforsecurity=False).hexdigest()[:16]

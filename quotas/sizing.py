@@ -107,7 +107,6 @@ def _outputs(levels: Iterable[Level], prices: Prices) -> Iterator[tuple[Level, L
 
 
 def _before(level: Level, place: Place | None) -> int:
-    """Return the minimum tokens of the reservations that come first: one each."""
     return sum(place is None or since_ms < place[0] for since_ms, _ in level.paused)
 
 

@@ -125,7 +125,6 @@ def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
 
 
 def _check_engine(section: WorkerSection) -> None:
-    """Raise SettingsError if an external engine has no valid URL, or our own engine has one."""
     if section.engine == "own":
         for name in ("engine_url", "engine_model"):
             if getattr(section, name) is not None:

@@ -59,7 +59,6 @@ class WakeUpPipe:
         _write(self._write_end, b"\0", 1)
 
     def close(self) -> None:
-        """Close the pipe, on the loop, once no thread can wake it any more."""
         self._loop.remove_reader(self._read_end)
         os.close(self._read_end)
         os.close(self._write_end)

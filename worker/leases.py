@@ -43,7 +43,6 @@ class HeldLeases:
         return early
 
     def known(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Return the leases whose jobs are already held, under the same or a newer epoch."""
         return [lease for lease in leases if self._epochs.get(lease.job.job_id, -1) >= lease.epoch]
 
     def too_large(self, leases: Iterable[Lease], capacity: Capacity) -> list[Job]:

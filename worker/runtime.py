@@ -155,7 +155,6 @@ def _observers(
 
 
 def _handle_signals(server: WorkerServer) -> None:
-    """Drain on the first signal, exit at once on the second."""
     signals: list[int] = []
 
     def on_signal(number: int) -> None:

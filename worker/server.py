@@ -210,7 +210,6 @@ class WorkerServer:
         return await self._queue.publish(gateway_id, self._worker_id, publications, serial=serial)
 
     def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
-        """Handle accepted publications; the leases of the `refused` jobs were lost."""
         lost = [each for each in publications if each.job_id in refused]
         for each in publications:
             if each.ends:

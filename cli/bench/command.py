@@ -220,7 +220,6 @@ def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
 
 
 def _setup(plan: _BenchPlan, trace: Path | None, part: str | None) -> dict[str, object]:
-    """Return the parameters that must be equal for two runs to be comparable."""
     return {
         "trace": None if trace is None else trace.name,
         "slice": part,

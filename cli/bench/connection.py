@@ -176,7 +176,6 @@ class BenchConnection(asyncio.Protocol):
                 self._usage = _usage(event[start + len(DATA) :]) or self._usage
 
     def _token(self) -> None:
-        """Record an event with text: a token, or the few tokens of one step."""
         if self._events:
             self._gaps.add(self._now_s - self._last_s)
         else:

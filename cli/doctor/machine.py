@@ -54,7 +54,6 @@ def _memory(settings: WorkerSettings) -> Finding:
 
 
 def _free_bytes() -> int:
-    """Return the free memory of this machine, or of this container if that is less."""
     machine = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         import psutil

@@ -78,7 +78,6 @@ def _advice(error: Exception) -> str:
 
 
 async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:
-    """Return the store's clock minus ours, and the round trip of the quickest request, both in seconds."""
     best = (0.0, float("inf"))
     for _ in range(ROUNDS):
         began, started = time.time(), time.perf_counter()

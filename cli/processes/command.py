@@ -47,6 +47,5 @@ def _parameter(setting: SettingHelp) -> str:
 
 
 def _option(setting: SettingHelp) -> object:
-    """Return an option of type text: the process validates it and names the setting in its errors."""
     text = f"{setting.description} Overrides {setting.variable}."
     return typer.Option(setting.flag, metavar=setting.value, help=text, show_default=setting.default or False)

@@ -34,8 +34,7 @@ class ChoicesAnswer(AnswerBuilder):
     CHUNK: ClassVar[str]
 
     @abstractmethod
-    def _opening(self) -> Json | None:
-        """Return the first chunk of a choice, before any text; None if there is no such chunk."""
+    def _opening(self) -> Json | None: ...
 
     @abstractmethod
     def _new(self, text: str) -> Json: ...
@@ -47,8 +46,7 @@ class ChoicesAnswer(AnswerBuilder):
         return ""
 
     @abstractmethod
-    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
-        """Return the `logprobs` object of tokens that follow `before` characters of the choice."""
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json: ...
 
     @property
     def response_id(self) -> str:
@@ -161,7 +159,6 @@ class ChatAnswer(ChoicesAnswer):
 
 
 def _finish(reason: FinishReason | None, calls: int) -> str | None:
-    """Return the finish reason; a choice that ended by itself after calls expects their results."""
     return "tool_calls" if calls and reason == "stop" else reason
 
 

@@ -82,7 +82,6 @@ class BlockFrames:
         return [*frames, sse.event("content_block_start", start)]
 
     def _head(self, kind: str, field: str) -> bytes:
-        """Return a frame that continues the open block, up to its text; `_TAIL` completes it."""
         head = 'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
         return (head % (self._index, kind, field)).encode()
 
@@ -161,7 +160,6 @@ class MessagesAnswer(AnswerBuilder):
         return {"stop_reason": reason, "stop_sequence": stopped_by}
 
     def _usage(self) -> Json:
-        """Return the usage; Anthropic counts cached prompt tokens separately."""
         usage = self.usage()
         return {
             "input_tokens": usage.prompt_tokens - usage.cached_tokens,

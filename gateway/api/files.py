@@ -163,7 +163,6 @@ class FileEndpoints:
 
     @contextmanager
     def _turn(self, tenant: str) -> Iterator[None]:
-        """Bound the concurrent uploads of a tenant: each uses a thread and a connection."""
         most = self.uploads_at_once
         if self._uploading[tenant] >= most:
             block = LimitBlock("uploads", "tenant", most, self._uploading[tenant], 0, 1, None)
@@ -267,5 +266,4 @@ def _expires_after_s(form: Form) -> int:
 
 
 def _name(form: Form) -> str:
-    """Return the client's file name without unprintable characters."""
     return "".join(character for character in form.file_name or "" if character.isprintable())[:LONGEST_NAME]

@@ -81,7 +81,6 @@ class Generate(Generic[Generation]):
             self._note(context, plan)
 
     def _end(self, context: RequestContext, plan: Plan | None, error: BaseException | None) -> None:
-        """Record how the request ended. `error` is what ended it; without a plan it was not admitted."""
         if plan is not None:
             self._parts.telemetry.in_flight.add(context.lane, by=-1)
             if self._parts.trace.is_on:
@@ -116,7 +115,6 @@ class Generate(Generic[Generation]):
             raise fault  # for the tenant middleware's record
 
     async def _submit(self, context: RequestContext, plan: Plan, out: EventStream | None) -> AnswerBuilder:
-        """Reserve the request's tokens, enqueue its jobs, and return its builder. `out` is the stream, if any."""
         submitter, tier = self._parts.submitter, plan.service_level.service_tier
         request = await submitter.submit(context.caller, plan, context.arrived_s)
         try:
@@ -130,7 +128,6 @@ class Generate(Generic[Generation]):
     async def _generate(
         self, context: RequestContext, plan: Plan, answer: AnswerBuilder, out: EventStream | None
     ) -> None:
-        """Feed the response with the request's events, then settle the request. `out` is the stream, if any."""
         request, submitter, caller = answer.jobs[0].request, self._parts.submitter, context.caller
         try:
             if out is None:
@@ -148,11 +145,9 @@ class Generate(Generic[Generation]):
         await submitter.end(caller, request)
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[Generation]:
-        """Return the kind that parses this body. Subclasses first read what it refers to from the store."""
         return self._kind
 
-    async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
-        """Called when all output has arrived, before the response is ended."""
+    async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None: ...
 
     async def _follow(
         self,

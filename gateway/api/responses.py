@@ -89,7 +89,6 @@ class Respond(Generate[ResponseRequest]):
         return replace(self._kind, parse=partial(self._parse, **known), carried_bytes=carried_bytes)
 
     async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
-        """Return the previous response, and the seal that opens summaries in it or in the body."""
         known: dict[str, Any] = {}
         if _NAME in body:
             room = self._parts.bounds.room
@@ -107,7 +106,6 @@ class Respond(Generate[ResponseRequest]):
         return previous
 
     async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
-        """Store the response, if wanted, before its client receives the end."""
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
         if answer.request.store and not await self._keep(answer, caller):
             answer.mark_unstored()
@@ -145,7 +143,6 @@ def kept_content(answer: ResponseAnswer) -> bytes:
 
 
 def _previous_id(body: bytes) -> str | None:
-    """Return the previous response's id. None for an invalid one, which the parser rejects."""
     found = scalars(body, [PARAM]).get(PARAM)
     return found if isinstance(found, str) and found and found.isprintable() else None
 

@@ -57,7 +57,6 @@ class StoreChecks:
         await every(CHECK_EVERY_S, "the check of the stores", self.check)
 
     async def check(self) -> None:
-        """Check each store once, and log what has changed. Raises STORE_ERRORS."""
         for name, url in self._stores.items():
             found = await checks.faults(url, GATEWAY_COMMANDS, timeout_s=self._timeout_s)
             known, self._faults[name] = self._faults[name], found

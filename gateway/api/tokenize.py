@@ -35,7 +35,6 @@ Answer = Callable[[bytes, Caller], Mapping[str, Any]]
 
 
 def _token_ids(value: object) -> Tokens:
-    """Validate a list of ids. A long list of a large body is a tuple already."""
     if isinstance(value, tuple):
         return value
     if not isinstance(value, list) or not all(type(each) is int and 0 <= each < MAX_TOKEN_ID for each in value):

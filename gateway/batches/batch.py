@@ -84,7 +84,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return "cancelling" if is_asked else self.status
 
     def shown(self, cancelling_ms: int | None = None) -> BatchObject:
-        """Return the batch as OpenAI's API shows it. `cancelling_ms`: as in `status_now`."""
         status, cancelling_at = self.status_now(cancelling_ms), self.cancelling_at
         if status == "cancelling" and cancelling_ms is not None:
             cancelling_at = cancelling_ms // 1_000

@@ -119,7 +119,6 @@ class BatchRecords:
         return _known(doc, cancelling)
 
     async def listed(self, root: str, account: str, *, after: str, limit: int) -> list[KnownBatch] | None:
-        """Return up to `limit` batches, newest first, or None if `after` is not known."""
         found = await self._run("documents", root, account, "batch", after, limit, 1)
         return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
 

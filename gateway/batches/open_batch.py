@@ -84,7 +84,6 @@ class OpenBatch:
             await asyncio.gather(renewing, return_exceptions=True)
 
     async def _left_to_others(self) -> None:
-        """Handle a lost batch: if it was erased with its tenant, erase what was written since."""
         host, batch = self._host, self._batch
         log.warning("batch lost to another gateway, or erased: batch=%s", batch.id)
         with suppress(*STORE_ERRORS):
@@ -205,7 +204,6 @@ class OpenBatch:
         return self.is_cancelling or self._host.is_stopping() or time.time() >= self._batch.expires_at
 
     async def _keep(self, ends: Sequence[LineEnd]) -> None:
-        """Store the answers of ended lines; only then do the lines count as ended. Raise LeaseLost."""
         if not ends:
             return
         progress = self._input.progress

@@ -151,7 +151,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._rest()
 
     def _rest(self) -> None:
-        """Pause reading: megabytes of unwanted bytes would delay others."""
         if not self.flow.is_held:
             self.flow.hold()
             self.turns.discard_later(DISCARD_REST_S, self.flow.release)

@@ -57,7 +57,6 @@ def forwarded_for(headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> 
 
 
 def _address(hop: str) -> str | None:
-    """Return an address written as proxies write it: bare, with a port, or IPv6 in brackets."""
     bare = hop[1:].partition("]")[0] if hop.startswith("[") else hop
     if bare.count(":") == 1:
         bare = bare.partition(":")[0]
@@ -200,7 +199,6 @@ class ConnectionLimiter:
         self._places.discard(place)
 
     def _make_room(self, strangers: Iterable[Place]) -> bool:
-        """Close the oldest idle connection, or the oldest if none is idle. Return False if there is none."""
         oldest = list(islice(strangers, _LOOKED_AT))
         if not oldest:
             return False
@@ -208,7 +206,6 @@ class ConnectionLimiter:
         return True
 
     def _take_from_callers(self) -> bool:
-        """Close an idle connection of the caller with the most. Return False if none was found."""
         own = max(self._by_caller.values(), key=len, default={})
         for place in list(islice(own, _LOOKED_AT)):
             if not place.connection.is_answering():

@@ -27,7 +27,6 @@ class Disconnect:
             self._listen()
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Remove the callback, unless a pipelined request has set its own since."""
         if self._callback == callback:
             self._callback = None
 

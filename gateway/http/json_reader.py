@@ -180,7 +180,6 @@ def _read_rest(lifted: Lifted) -> object:
 
 
 def _number(digits: str) -> float:
-    """Parse a number with a point or an exponent. Integral values become int, as in JSON Schema."""
     value = float(digits)
     return int(value) if value.is_integer() and abs(value) < _INT64 else value
 
@@ -243,7 +242,6 @@ def _is_deep(value: object) -> bool:
 
 
 def _field_of(before: bytes) -> str | None:
-    """Return the top-level field that is open at the end of `before`, or where `before` first nests too deeply."""
     field, string, depth = None, "", 0
     if len(before) > _SCAN_BYTES:
         return None

@@ -120,7 +120,6 @@ class Lifted:
         self._take(start, end, self._text)
 
     def _text(self, start: int, end: int) -> str:
-        """Decode a string piece by piece. A surrogate pair cut in two is joined again."""
         body, at, pieces = self._body, start + 1, [""]
         while at < end - 1:
             most = min(end - 1, at + PIECE_BYTES)
@@ -174,7 +173,6 @@ class Lifted:
         return tuple(ids)
 
     def _scalars(self, start: int, end: int) -> Scalars | NoTokenIds:
-        """Read other numbers, such as a tool's arguments. They count as if they had stayed in place."""
         self._count_loose(start, end)
         try:
             return _read_scalars(self._body[start:end])
@@ -186,7 +184,6 @@ class Lifted:
             raise ApiError(f"The body holds more than {self._most_ids} token ids.", "request_too_large")
 
     def _count_parts(self, start: int, end: int) -> None:
-        """Count a stretch, its lists and its objects, before any work is done for each."""
         count, self._parts = self._body.count, self._parts + 1
         for at in range(start, max(end, start + 1), PIECE_BYTES):
             until = min(end, at + PIECE_BYTES)

@@ -140,7 +140,6 @@ class LimitedHttpProtocol(BoundedConnection):
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _read(self, data: bytes) -> None:
-        """Feed the parser as uvicorn does, but without a log line for each malformed request."""
         self._data = data
         self._unset_keepalive_if_required()
         try:
@@ -291,7 +290,6 @@ class LimitedHttpProtocol(BoundedConnection):
         self.hang_up()
 
     def _overloaded(self) -> ApiError | None:
-        """Return the error if too many requests wait on this connection or on the port. Probes are always served."""
         if len(self.pipeline) >= self.limits.max_pipelined:
             self._input.move(LAST)
             self.pipeline[0][0].keep_alive = False  # the response to the newest waiting request is the last one
@@ -304,7 +302,6 @@ class LimitedHttpProtocol(BoundedConnection):
         return ApiError("Too many connections are open.", "overloaded", retry_after_s=1.0)
 
     def _expire(self) -> None:
-        """Close a connection that is idle or still sends a body that was answered; refuse an incomplete head."""
         if self._input.phase is not HEAD:
             super()._expire()
             return

@@ -219,7 +219,6 @@ class Run:
             self._stop_grace()
 
     async def _begin(self) -> OwnedRun | EndedRun:
-        """Claim the key. Return how it ended elsewhere, or that it must run here."""
         pause_s = _FIRST_PAUSE_S
         while (found := await self._ask()) == "running":
             self.is_elsewhere = True
@@ -276,7 +275,6 @@ class Run:
             self._give_up()
 
     async def _keep(self) -> None:
-        """Store the end, retrying until the store has it. Requests that arrive before get it from here."""
         recording = self.recording
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in recording.headers)
         if self.traceparent:

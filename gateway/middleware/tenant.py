@@ -137,7 +137,6 @@ class TenantMiddleware:
         self.refused.check(caller.key_id)
 
     async def _answers(self, error: BaseException, context: RequestContext, answer: "_Answer") -> bool:
-        """Answer an error of the request. Return False if it has to be raised."""
         match error:
             case ApiError():
                 await self._refuse(error, context, answer)

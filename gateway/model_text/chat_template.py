@@ -84,7 +84,6 @@ class ChatTemplate:
         raise TemplateRefusal(reason)
 
     def _shown(self, message: str) -> str:
-        """Quote a template's error only if it is a literal of its source: others may quote the messages."""
         if message in self._literals:
             return f"The model's chat template rejects the messages: {message[:200]}"
         return "The model's chat template rejects these messages."

@@ -75,7 +75,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 class _CodeGenerator(CodeGenerator):  # whose methods jinja2 names
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        """Compile the operator `~`: jinja2's own would lose the taint."""
         self.write("concat(map(environment.finalize, (")
         for part in node.nodes:
             self.visit(part, frame)

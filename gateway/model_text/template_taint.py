@@ -205,7 +205,6 @@ def _formatted(form: str, right: object) -> str:
 
 
 def _pieces(text: str, parts: Iterable[str], gap: int) -> list[str]:
-    """Cut the parts of a text out of it again, with their taint. `gap`: the minimum of characters between two parts."""
     pieces, end = [], -gap
     for part in parts:
         start = str.find(text, part, end + gap)

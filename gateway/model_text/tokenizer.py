@@ -62,7 +62,6 @@ class StopMatcher:
 
 
 def _possible_start(stop: str, text: str, start: int) -> int:
-    """Return the first place from `start` on at which the rest of the text could begin a stop string."""
     at = text.find(stop[0], max(start, len(text) - len(stop) + 1))
     while at >= 0 and not stop.startswith(text[at:]):
         at = text.find(stop[0], at + 1)

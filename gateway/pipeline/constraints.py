@@ -72,7 +72,6 @@ def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:
 async def _check(
     request: ChatRequest, tools: Sequence[Tool], held_bytes: int, checker: GrammarChecker, tenant_id: str
 ) -> int:
-    """Check the tools' schemas and add their compiled size to `held_bytes`. Raises ApiError."""
     clock = asyncio.get_running_loop().time
     end_s = clock() + MOST_CHECKING_S
     for tool in tools:
@@ -88,7 +87,6 @@ async def _check(
 
 
 def _joined(frame: str, answer: str) -> str:
-    """Combine a Lark grammar that refers to `@answer` with the grammar of that name."""
     named = {"lark_grammar": answer}
     if answer.startswith("{"):  # JSON: it combines grammars already
         named = msgspec.json.decode(answer)["grammars"][0]

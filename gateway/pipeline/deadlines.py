@@ -24,7 +24,6 @@ class Deadlines:
         self._max_wait_over = self._all_begun = False
 
     def next_s(self) -> float:
-        """Return the time of the next deadline; infinity without one."""
         level = self._level
         due_ms = math.inf if level.deadline_ms is None else level.deadline_ms
         if self._await_first_tokens():
@@ -52,7 +51,6 @@ class Deadlines:
         return not self._all_begun
 
     async def _still_queued(self) -> bool:
-        """Return whether any job waits for a worker. On store errors, assume none does."""
         try:
             records = [await self._queue(job.queue).record(job.id) for job in self._jobs if not job.begun]
         except STORE_ERRORS:

@@ -381,7 +381,6 @@ class GuardedQuotas:
             self._share.forget("tenant", tenant_id)
 
     async def _look(self) -> None:
-        """Read tenants and keys with old figures, and forget those without a request for TRUSTED_S."""
         due_s, failures = self._clock() - LOOK_EVERY_S, StoreFailures()
         while self._seen and next(iter(self._seen.values()))[0] < self._clock() - TRUSTED_S:
             self._forget(*next(iter(self._seen)))

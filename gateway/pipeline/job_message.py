@@ -73,7 +73,6 @@ def _left(ms: float, elapsed_ms: float) -> float:
 
 
 def _drawn_seed(once: Once | None, number: int) -> int:
-    """Return a random seed, or with an idempotency key one that is the same in every run."""
     if once is None:
         return int(random_id(), 16) % (1 << _SEED_BITS)
     digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()

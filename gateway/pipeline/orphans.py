@@ -108,7 +108,6 @@ class Orphans:
         return is_out and not job.settled and await self._move(job, message, target)
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
-        """Enqueue a withdrawn job elsewhere, or back if that queue is full. Return whether it was moved."""
         old, requests, request = job.queue, self.open_requests.at(target.queue), _asked(message, _waited_ms(job))
         guaranteed = message.guaranteed and self._is_promised(request, target)
         if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):

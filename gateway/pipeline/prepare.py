@@ -197,7 +197,6 @@ class Preparer:
         grammar: CheckedGrammar,
         context: RequestContext,
     ) -> Plan:
-        """Admit the request. Nothing is awaited, so that no other request comes between assessment and entry."""
         caller = context.caller
         service_level, tenant = agree(request, context.headers, caller.identity, self.lanes), caller.identity.tenant
         if caller.batch_due_ms is not None:

@@ -145,7 +145,6 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
 
 
 async def _ended(queue: RedisQueue, job_id: str, until_s: float) -> JobRecord | None:
-    """Cancel a job and return its record once it has ended, or as of `until_s` on the loop's clock."""
     loop, record = asyncio.get_running_loop(), await queue.cancel(job_id)
     while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:
         await asyncio.sleep(ASK_AGAIN_S)

@@ -167,7 +167,6 @@ class TokenEvents:
             self._rouse()
 
     def _count_unheard(self) -> None:
-        """Read the tokens that the client has not received: it is charged only up to a stop string in them."""
         for job, news in self.request.take_news():
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
@@ -230,7 +229,6 @@ class TokenEvents:
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:
-        """Raise the error of a job that ended before all its tokens arrived."""
         if job.is_complete:
             return
         match finished.outcome:
@@ -252,7 +250,6 @@ class TokenEvents:
         return schedule.every_s if self.service_level.tells_progress else schedule.keep_alive_s
 
     async def _while_silent(self) -> Sequence[AnswerChunk]:
-        """Return the output for a silent period; nothing before the response has started."""
         if self.service_level.tells_progress:
             return (await self._waiting(),)
         return (KeepAlive(),) if self._answers or self._spoke_s else ()

@@ -145,7 +145,6 @@ class Submitter:
                 await self._put(job, message, reservation, own)
 
     async def _heads(self, caller: Caller, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
-        """Return the heads of each job's choices from earlier runs, and add them to the request's reservation."""
         if caller.once is None or not caller.runs:
             return ()
         messages = [job_message(caller, plan, number, self.dispatcher.gateway_id) for number in range(len(plan.ids))]
@@ -240,7 +239,6 @@ def _tokens_left(status: LimitStatus, prices: Prices) -> float:
 
 
 def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
-    """Return the field to reduce so that a limit can be kept; None if the request itself is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
     of_prompt = ask.prompt_tokens * (_RULES[status.name].input_weight(ask.prices) or 1)
     if status.name in OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):

@@ -96,7 +96,6 @@ def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers that set terms. The last one counts if a header is repeated."""
     return {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
 
 

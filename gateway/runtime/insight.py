@@ -43,7 +43,6 @@ class Insight:
         telemetry.records_dropped.read = lambda: self.recorder.dropped
 
     def _jobs_in_hand(self) -> Iterator[tuple[str, bool, int]]:
-        """Yield the tenant, whether output has begun, and the tokens received, of each job."""
         for job in self._fleet.dispatcher.jobs.values():
             yield job.request.ask.tenant, job.begun, sum([choice.published for choice in job.choices])
 

@@ -98,7 +98,6 @@ class Sum(msgspec.Struct):
                 del self.dated[bucket]
 
     def merge(self, other: "Sum") -> None:
-        """Add another sum, without its deadlines."""
         self.loads += other.loads
         self.prefill_ms += other.prefill_ms
         self.work_ms += other.work_ms

@@ -99,7 +99,6 @@ def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[s
 
 
 def _constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
-    """Return the settings as Lua constants: the same for all processes that share a queue."""
     rows = ", ".join(
         f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"
         f" burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"

@@ -376,13 +376,11 @@ class RedisQueue:
         return newest[0][0].decode() if newest else "0-0"
 
     async def _trim(self, stream: str, last_id: str) -> None:
-        """Drop processed entries, every TRIM_EVERY reads. Unread streams have their own maximum length."""
         self._reads[stream] += 1
         if self._reads[stream] % TRIM_EVERY == 0:
             await self._redis.xtrim(stream, minid=last_id, approximate=False)
 
     def _read(self, streams: dict[str, str], block_ms: int) -> Awaitable[list[tuple[bytes, Entries]]]:
-        """Return the new entries of those streams that have any."""
         block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None
         after: Any = streams  # the client's own type is invariant in keys and values
         answer: Any = self._redis.xread(after, count=READ_COUNT, block=block)

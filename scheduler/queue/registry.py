@@ -150,7 +150,6 @@ class RedisRegistry:
         )
 
     async def _since(self, sha256: str) -> int:
-        """Return when a card was first announced, Unix seconds; set it to now if it is not known."""
         now_s = int(self._clock())
         await self._redis.execute_command("SET", _since(sha256), now_s, "NX", "PX", CARD_TTL_MS)
         since = await self._redis.execute_command("GET", _since(sha256))

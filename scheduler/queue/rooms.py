@@ -70,6 +70,5 @@ class Room:
             self.kv_tokens[below] -= self.tokens(need)
 
     def close(self, first: int, last: int) -> None:
-        """Start no more jobs in these lanes, so that room gathers."""
         for level in range(first, last + 1):
             self.sequences[level] = 0

@@ -417,7 +417,6 @@ class Order:
         return not entry.returned, outside, service_class, urgency, counter, entry.due_ms, job.job_id
 
     def _prospects(self, entry: QueuedJob, lead: float, long_wait_ms: float) -> tuple[int, float]:
-        """Return class and urgency. A returned job has started and is as urgent as it is late."""
         guaranteed = entry.job.guaranteed
         service_ms = 0.0 if entry.returned else len(entry.job.prompt) * self._prefill_ms
         lead_ms = 0.0 if guaranteed or entry.returned else lead * self._prefill_ms

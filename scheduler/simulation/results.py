@@ -122,7 +122,6 @@ class ServiceMeter:
             self._gaps[arrival.lane].wait(arrival.tenant)
 
     def _turn(self, step: SimulatedStep) -> None:
-        """Update who waits: requests with a row do not, those that lost theirs on this worker do."""
         running = {row.seq.job_id for row in step.plan.rows}
         for job_id in self._rows.get(step.worker, set()) - running:
             asked = self._asked.get(job_id)

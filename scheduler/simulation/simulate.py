@@ -318,7 +318,6 @@ class Simulation:
             more = self._close_expired(self.queue) or len(leases) == bounds.PER_CALL
 
     def _close_expired(self, queue: LaneQueue) -> bool:
-        """Close jobs that expired in the queue. Return whether the next `take` may expire more, since it is limited."""
         ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
         self._close(Ended(end.job_id, end.outcome, end.error) for end in ends)
         queue.forget(end.job_id for end in ends)

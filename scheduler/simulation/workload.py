@@ -49,7 +49,6 @@ class Prompt(Sequence[int]):
         return ids[::step] if step > 1 else ids
 
     def _stretches(self, first: int, end: int) -> Iterator[Iterator[int]]:
-        """Yield the ids from `first` to before `end`, a block at a time."""
         size = self._block_tokens
         named = min(end, len(self._blocks) * size)
         while first < named:

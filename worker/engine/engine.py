@@ -121,7 +121,6 @@ class Engine:
         self._preparing: dict[str, _Preparing] = {}
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Start a job, whose tokens later steps return. A job that has to be prepared waits without delaying others."""
         self.epochs[lease.job.job_id] = lease.epoch
         ready = self.runner.prepare(lease.job)
         if ready is None or ready.done():

@@ -103,7 +103,6 @@ def _unpack(gguf: Path, directory: Path) -> None:
 
 
 def _stored_dtype(gguf: Path) -> "torch.dtype":
-    """Return the type to store: the file's own for plain floats, else bfloat16."""
     import torch
     from gguf import GGMLQuantizationType, GGUFReader
 

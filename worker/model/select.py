@@ -83,7 +83,6 @@ def precision(model: Model) -> str:
 
 
 def _whole(reference: TransformersModel, files: ModelFiles, dtype: str, device: str) -> TransformersModel:
-    """Return the reference with all weights; load it again if a native model took them and failed its check."""
     is_apart = any(weight.is_meta for weight in reference.causal_lm.parameters())
     return load(files, dtype=dtype, device=device) if is_apart else reference
 
@@ -185,7 +184,6 @@ def logit_disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float
 
 
 def _logits(model: Model) -> Iterator[torch.Tensor]:
-    """Yield every token's logits, step by step. The last two steps end a sequence with their first row."""
     cache = KVCache(model.shape, blocks=8, host_slots=0, block_size=_BLOCK_SIZE, device=model.device)
     long, short = (_prompts(model)[name] for name in ("long", "short"))
     for rows in (

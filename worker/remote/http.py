@@ -72,7 +72,6 @@ class Http:
         await self._client.aclose()
 
     async def get(self, path: str, kind: type[Answer]) -> Answer:
-        """Return a JSON document. Raises EngineUnavailable, or EngineError for another server or a bad key."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
             raise EngineError(f"engine_url: no {self._kind}: {path} has status {answer.status_code}")
@@ -92,7 +91,6 @@ class Http:
         return None
 
     async def models(self, name: str | None) -> tuple[ServedModel, Mapping[str, ServedModel]]:
-        """Return the named model, or the first, and all models by name. Raises EngineError if there is none."""
         models = {one.id: one for one in (await self.get("/v1/models", _Models)).data}
         if not models:
             raise EngineError("engine_url: the server lists no model")
@@ -116,7 +114,6 @@ class Http:
             return False
 
     async def post_status(self, path: str, body: Mapping[str, Any]) -> int | None:
-        """Post a body and return the reply's status; None without a reply."""
         try:
             return (await self._client.post(path, json=body, timeout=ANSWER_S)).status_code
         except httpx.HTTPError:

@@ -26,7 +26,6 @@ class Retokeniser:
         self._control = {token_id for token_id, token in added.items() if token.special}
 
     def encode(self, text: str) -> list[int]:
-        """Encode without the special tokens that a model may add around a text."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -49,7 +48,6 @@ class Retokeniser:
         return text
 
     def tokens(self, before: Sequence[int], text: str) -> list[int]:
-        """Return the tokens of a piece of text that follows `before`."""
         if not text:
             return []
         context = [*before[-_CONTEXT:]]

@@ -45,8 +45,7 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
     def _arrive(self, request: Request) -> None: ...
 
     @abstractmethod
-    def _cut(self, request: Request, computed: int, tokens: int) -> int:
-        """Return how many of these tokens a step may compute of a request."""
+    def _cut(self, request: Request, computed: int, tokens: int) -> int: ...
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._guard(self._arrange)

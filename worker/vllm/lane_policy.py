@@ -184,7 +184,6 @@ class LanePolicy:
         return not claim.guaranteed and counter > self._ends[claim.lane.name]
 
     def _prospects(self, claim: Claim, progress: Progress, counter: float) -> tuple[int, float]:
-        """Return class and urgency. After the first token, there is no further deadline."""
         if progress.has_output:
             return (0 if claim.guaranteed else 1), math.inf
         tokens = progress.tokens

@@ -106,7 +106,6 @@ class LaneScheduler(GuardedScheduler):
         return claim
 
     def _waiting_rank(self, request: Request) -> Rank:
-        """Rank a waiting request; also called during vLLM's steps."""
         try:
             keeps_floor = request.request_id in self._first_of_floors
             return self._policy.waiting_rank(self._claim(request), _progress(request), keeps_floor=keeps_floor)
@@ -202,7 +201,6 @@ class LaneScheduler(GuardedScheduler):
         return request.lora_request.lora_int_id in loaded or len(loaded) < self.lora_config.max_loras
 
     def _room(self) -> Room:
-        """Return the free room, without what is reserved for lanes below their floors."""
         slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         free = self.kv_cache_manager.block_pool.get_num_free_blocks() - self.kv_cache_manager.watermark_blocks
         tokens = self.max_num_scheduled_tokens - len(self.running)

@@ -49,7 +49,6 @@ class Blocks:
         self._asked_s: dict[str, float] = {}
 
     async def view(self) -> BlocksView:
-        """Return the latest maps, and renew the request to workers whose request is about to expire."""
         workers, now_s = self._fleet.workers, time.monotonic()
         alive = {worker.worker_id: worker.queue for worker in workers}
         self._asked_s = {name: asked_s for name, asked_s in self._asked_s.items() if name in alive}

@@ -74,8 +74,7 @@ class Fleet(Protocol):
 
     async def drain(self, worker_id: str) -> bool: ...
 
-    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
-        """Return the depth of each lane for a model, or for all if None. Raise ApiError for an unknown model."""
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]: ...
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[ModelQueueView]:
         """Return the state of admission of each model that a tenant may use (None: all). Raise ApiError if it is not

@@ -65,7 +65,6 @@ async def _the_key(call: Call, tenant: Tenant) -> ApiKey:
 
 
 async def _as_seen(call: Call, tenant: Tenant) -> ApiKey:
-    """Return the key if it matches `If-Match`."""
     key = await _the_key(call, tenant)
     call.expect(key.version)
     return key

@@ -55,7 +55,6 @@ class Watcher:
         self._is_over = False
 
     def send(self, event: str, frame: bytes) -> None:
-        """Queue a frame, replacing an unsent one of the same event."""
         self._frames.pop(event, None)
         self._frames[event] = frame
         self._ready.set()

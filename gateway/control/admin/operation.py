@@ -130,7 +130,6 @@ def _summary(handler: Callable[..., object]) -> str:
 
 
 def _document_of(answer: Any) -> Any:  # noqa: ANN401 - any type
-    """Return the type of a handler's JSON; str for a response that it writes itself."""
     kinds = [kind for kind in get_args(answer) if kind is not Response]
     if answer is Response:
         return str

@@ -77,7 +77,6 @@ async def get_chargeback(call: Call, query: ChargebackQuery) -> ChargebackView |
 
 
 def _month(text: str | None) -> date:
-    """Return the first day of the month; default: the last whole month."""
     if text is not None:
         return date.fromisoformat(f"{text}-01")
     return (datetime.now(UTC).date().replace(day=1) - timedelta(days=1)).replace(day=1)

@@ -99,7 +99,6 @@ def _check_role(operation: Operation, operator: Operator) -> None:
 
 
 async def _input(operation: Operation, request: Request) -> tuple[BaseModel, ...]:
-    """Return the validated input, if the handler takes any. A missing body is read as an empty object."""
     kind = operation.input
     if kind is None:
         return ()

@@ -193,5 +193,4 @@ async def _quota(call: Call, tenant: Tenant) -> QuotaView:
 
 
 def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:
-    """Return the fields that the caller sent, including nulls."""
     return body.model_dump(exclude_unset=True)

@@ -64,7 +64,6 @@ async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
 
 
 def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
-    """Return the account to read: the newest, unless the query names another. Raise TenantNotFound."""
     if query.incarnation is None:
         return accounts[0]
     account = keyspace.account(call.path["tenant"], query.incarnation)

@@ -49,7 +49,6 @@ class ErasurePass:
         return self.gone.is_settled(self.began_ms)
 
     async def make(self, name: str, step: Awaitable[int | tuple[int, int]]) -> int | None:
-        """Run a step and count what it erased. Return what is left, 0 if nothing, or None if the step failed."""
         try:
             erased = await step
         except (*STORE_ERRORS, OSError) as error:

@@ -86,7 +86,6 @@ def _tenants(
     body: Any = None,  # noqa: ANN401 - a type or a union of types
     query: Any = None,  # noqa: ANN401
 ) -> Documented:
-    """Describe a call of tenants. `answer`: the type of its JSON, or a type for each content type."""
     method, path = call.split()
     return Documented(
         method=method,

@@ -164,7 +164,6 @@ def _result(block: ToolResultBlock) -> Turn:
 
 
 def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
-    """Remove thinking from all but the last turns to keep; by default, from all but the last one."""
     thought = [index for index, turn in enumerate(turns) if turn.reasoning is not None]
     kept = 1 if edit.keep is None else edit.keep.value if isinstance(edit.keep, KeptTurns) else len(thought)
     cleared = list(turns)
@@ -174,5 +173,4 @@ def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
 
 
 def _belongs(group: Sequence[Turn], turn: Turn) -> bool:
-    """Return whether a turn joins the one before it: not for tool results, nor after a call."""
     return group[-1].role == turn.role != "tool" and not group[-1].tool_calls

@@ -158,7 +158,6 @@ def _digest(structure: Structure) -> tuple[str, bytes]:
 
 
 def _described(fault: str) -> str:
-    """Return the line of the compiler's output that states the fault. Other lines quote the grammar."""
     lines = [line.strip() for line in fault.splitlines()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])
     return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")

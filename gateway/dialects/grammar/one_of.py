@@ -50,7 +50,6 @@ def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the schema and its subschemas, except those that change the base of references."""
     waiting: list[object] = [root]
     while waiting:
         schema = waiting.pop()
@@ -141,7 +140,6 @@ def _as_list(value: object) -> list[object]:
 
 
 def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:
-    """Return the values that the schema lists; None if it lists none, many, or some that are not scalars."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or len(values) > _MOST_LISTED:
         return None

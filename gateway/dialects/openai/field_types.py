@@ -46,7 +46,6 @@ def joined_parts(texts: Mapping[str, str], ignored: Set[str], content: object) -
 
 
 def _as_flag(value: object) -> object:
-    """Reject 0 and 1, which equal False and True and which a literal alone would accept."""
     if not isinstance(value, bool):
         raise PydanticCustomError("flag", "must be true or false")
     return value

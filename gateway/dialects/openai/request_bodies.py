@@ -253,5 +253,4 @@ def _first(error: ValidationError) -> ApiError:
 
 
 def _steps(loc: tuple[int | str, ...]) -> list[int | str]:
-    """Return the path to a field without the tags of unions, which begin with `<`."""
     return [step for place, step in enumerate(loc) if isinstance(step, int) or step[:1] != "<" or place == len(loc) - 1]

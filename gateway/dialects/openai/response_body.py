@@ -257,7 +257,6 @@ def _structure(text: TextBody | None) -> Structure | None:
 
 
 def _echo(asked: ResponseBody, *, store: bool) -> Json:
-    """Return the parameters that a response repeats, with defaults, except for two that depend on the model."""
     choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
     return {
         "background": False,

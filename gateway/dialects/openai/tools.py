@@ -68,7 +68,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None = None
 
     def parsed_arguments(self) -> dict[str, Any] | str:
-        """Return the arguments as an object, or as text if they are not a JSON object."""
         if not self.arguments.strip():
             return {}
         try:

@@ -52,7 +52,6 @@ class TextCursor:
         return self._text[self._at]
 
     def _until(self, end: str, most: int) -> Generator[None, None, str | None]:
-        """Take the text before a character; None if that does not follow within `most` characters."""
         begin = self._at - (self._kept_from or 0)
         while (character := (yield from self._next())) and character != end:
             self._at += 1
@@ -61,7 +60,6 @@ class TextCursor:
         return self._text[(self._kept_from or 0) + begin : self._at] if character else None
 
     def _next_mark(self, marks: Sequence[str]) -> Asking:
-        """Take one of these marks if it comes next, after whitespace; return whether it did."""
         while True:
             at = _after_blanks(self._text, self._at, self._at + _MAX_BLANKS)
             for mark in marks:
@@ -76,7 +74,6 @@ class TextCursor:
             yield
 
     def _next_brace(self, before: re.Pattern[str]) -> Asking:
-        """Take what precedes an object if one comes next; return whether it did. The object may become a call."""
         while True:
             skipped = before.match(self._text, self._at, self._at + _MAX_BLANKS)
             at = self._at if skipped is None else skipped.end()
@@ -102,7 +99,6 @@ class TextCursor:
             yield
 
     def _value(self) -> Generator[None, None, tuple[str, bool]]:
-        """Return the text of the next value, and whether it is complete: not malformed, cut off or too long."""
         parts, size, scanner = [], 0, JsonScanner()
         limit = MAX_BODY_CHARS if self._kept_from is None else MAX_HEAD_CHARS
         while True:

@@ -14,7 +14,6 @@ class Marks:
         self._firsts = {mark[0] for mark in marks}
 
     def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int, str | None]:
-        """Return the next mark with its start and end. Without one, return twice where a mark could begin, and None."""
         found = self._pattern.search(text, at)
         if found is not None:
             return found.start(), found.end(), found[0]

@@ -94,7 +94,6 @@ def _readable(response_template: str) -> ResponseTemplate | None:
 
 
 def _written(template: ResponseTemplate, first: CallSyntax) -> CallSyntax | None:
-    """Return a syntax whose calls a response template can parse, or None. `first`: the likeliest one."""
     for syntax in dict.fromkeys((first, *syntaxes())):
         tags = "<parameter=a>\n1\n</parameter>\n"
         text = syntax.before + syntax.spell(_PROBE.name, tags if syntax.body == "xml" else '{"a": 1}') + syntax.after

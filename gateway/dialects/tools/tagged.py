@@ -28,7 +28,6 @@ def arguments(body: str, schema: Mapping[str, Any]) -> str:
 
 
 def _tags(body: str) -> Iterator[tuple[str, str]]:
-    """Yield names and values; a last one that is not closed extends to the end."""
     at = body.find(OPEN)
     while at >= 0:
         name_end = body.find(">", at)

@@ -24,7 +24,6 @@ class Interruptions:
         return "paused" if self._paused_ms else None
 
     def stalls(self, until_ms: float) -> list[Stall]:
-        """Return all stalls; those that last are counted until `until_ms`."""
         away = [Stall("preempted", one.at_ms, until_ms) for one in self._preempted.values()]
         return [*self._stalls, *away, *(Stall("paused", at_ms, until_ms) for at_ms in self._paused_ms.values())]
 

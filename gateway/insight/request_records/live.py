@@ -269,7 +269,6 @@ class LiveRecord:
 
     @property
     def was_disturbed(self) -> bool:
-        """True if it was preempted, paused, or moved to another worker."""
         return self.moved > 0 or (self.interruptions is not None and self.interruptions.count > 0)
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:

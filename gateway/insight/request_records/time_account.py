@@ -135,7 +135,6 @@ def _walk(timeline: Timeline, total_ms: float) -> Iterable[tuple[Part, float, fl
 
 
 def _stations(timeline: Timeline) -> list[tuple[Part, float]]:
-    """Return each part and its end; an end before the previous one makes an empty part."""
     queued_ms, has_token = timeline.queued_ms, False
     stations: list[tuple[Part, float]] = [("network", queued_ms)]
     for start in timeline.starts:

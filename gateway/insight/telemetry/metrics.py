@@ -179,7 +179,6 @@ class Telemetry:
         )
 
     def _whose(self, tenant: str) -> Labels:
-        """Return the tenant label: by name for the first few tenants, `other` for the rest; empty without the label."""
         if not self._max_tenants:
             return ()
         if not tenant:
