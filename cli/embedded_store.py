@@ -46,7 +46,7 @@ def _private(path: str, flags: int) -> int:
 class EmbeddedStore:
     """One server process over one directory; acknowledged writes survive its death.
 
-    Start it from a thread that lives as long as the store should: the server ends with that thread."""
+    Start it from a thread that runs as long as the store should: the server ends with that thread."""
 
     def __init__(self, directory: Path, *, binary: str | None = None) -> None:
         self._directory = directory.resolve()

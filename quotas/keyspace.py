@@ -53,7 +53,7 @@ The keys of one root organisation share a hash tag, so that a script sees all of
         rolling:<T>          string     during a roll-up: its last day, and the number of calls made
 
 T is a tenant's account: its id, followed by `~` and its incarnation unless that is empty. The first tenant of an id has
-the empty incarnation; each later one draws its own, so that nothing of a deleted tenant is found under its keys.
+the empty incarnation; each later one draws its own, so that no data of a deleted tenant is found under its keys.
 
 L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. One root has a name that no tenant can have:
 

@@ -296,7 +296,7 @@ class QuotaStore(Protocol):
         """Charge the rest of a reservation's usage, release what it holds and write the ledger; `first` is true for one
         call only, even if the client resends it after a lost reply.
 
-        What `extend` has charged was published and stays charged, in the ledger too, whatever is passed here. An
+        What `extend` has charged was published and remains charged, also in the ledger, regardless of the arguments. An
         unknown reservation is marked as settled for ten minutes, so that it is refused if it arrives later."""
 
     async def book(self, ask: Ask) -> bool:

@@ -2,7 +2,7 @@
 
 The index of all tenants decides which root organisation owns an id:
 
-    claim ──> put in the root's slot ──> the id is that root's for good, since the ledger stays
+    claim ──> put in the root's slot ──> the id belongs to that root permanently, since the ledger stays
       └ a creation interrupted here has an index entry but no tenant: another root bars it, then takes the id
 
 A claim has a number. Barring writes a note to the slot of the root that has the claim, where its put looks: the first

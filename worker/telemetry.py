@@ -214,51 +214,53 @@ class Metrics(EngineObserver):
         self.copies = make.counter(
             "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting, in seconds."
         )
-        self.rows = make.histogram("fairlane_worker_batch_rows", "Sequences in a step, as a number.", buckets=_ROWS)
+        self.rows = make.histogram("fairlane_worker_batch_rows", "Number of sequences in a step.", buckets=_ROWS)
         self.tokens = make.counter(
-            "fairlane_worker_tokens", "Tokens computed, as a number; `kind` is prefill or output.", ["lane", "kind"]
+            "fairlane_worker_tokens", "Number of tokens computed; `kind` is prefill or output.", ["lane", "kind"]
         )
         self.sequences = make.gauge(
-            "fairlane_worker_sequences", "Sequences in hand by lane and state, as a number.", ["lane", "state"]
+            "fairlane_worker_sequences", "Number of sequences in the worker by lane and state.", ["lane", "state"]
         )
-        self.waiting = make.gauge("fairlane_worker_requests_waiting", "Sequences in hand that do not run, as a number.")
-        self.running = make.gauge("fairlane_worker_requests_running", "Sequences that run, as a number.")
+        self.waiting = make.gauge(
+            "fairlane_worker_requests_waiting", "Number of sequences in the worker that do not run."
+        )
+        self.running = make.gauge("fairlane_worker_requests_running", "Number of sequences that run.")
         waits = make.gauge(
-            "fairlane_worker_waits", "Sequences that the last step gave no row, by why, as a number.", ["reason"]
+            "fairlane_worker_waits", "Number of sequences that the last step gave no row, by reason.", ["reason"]
         )
         self.waits = {reason: waits.labels(reason) for reason in WaitReason}
 
     def _of_kv(self, make: _Makers) -> None:
-        self.blocks = make.gauge("fairlane_worker_kv_blocks", "KV blocks, as a number.", ["pool", "state"])
+        self.blocks = make.gauge("fairlane_worker_kv_blocks", "Number of KV blocks.", ["pool", "state"])
         self.kv_usage = make.gauge(
             "fairlane_worker_kv_usage_ratio",
-            "Part of a pool's KV blocks that sequences hold, as a ratio from 0 to 1; blocks that are only cached count "
-            "as free.",
+            "Share of a pool's KV blocks that sequences hold, as a ratio from 0 to 1; "
+            "blocks that are only cached count as free.",
             ["pool"],
         )
         config = make.gauge(
             "fairlane_worker_cache_config_info",
-            "1, with the tokens of a KV block and the number of blocks on the device as labels.",
+            "1, with the number of tokens in a KV block and the number of blocks on the device as labels.",
             ["block_size", "num_gpu_blocks"],
         )
         config.labels(str(self._about.block_size), str(self._about.blocks_total)).set(1)
         self.prefix_blocks = make.gauge(
-            "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike, as a number; free too."
+            "fairlane_worker_prefix_blocks", "Number of KV blocks kept as cached prefixes; these are free, too."
         )
         self.prefix_hits = make.counter(
-            "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached, as a number."
+            "fairlane_worker_prefix_hits", "Number of jobs that ended and had a part of their prompt cached."
         )
         self.prefix_tokens = make.counter(
-            "fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached, as a number."
+            "fairlane_worker_prefix_tokens", "Number of prompt tokens of ended jobs that were cached."
         )
         self.audits = make.counter(
-            "fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for, as a number."
+            "fairlane_worker_kv_audits", "Number of idle audits that found every KV block accounted for."
         )
 
     def _of_jobs(self, make: _Makers) -> None:
-        self.preemptions = make.counter("fairlane_worker_preemptions", "Preemptions, as a number.", ["mode"])
+        self.preemptions = make.counter("fairlane_worker_preemptions", "Number of preemptions.", ["mode"])
         self.preempted_blocks = make.counter(
-            "fairlane_worker_preempted_blocks", "KV blocks that preemptions freed, as a number.", ["mode"]
+            "fairlane_worker_preempted_blocks", "Number of KV blocks that preemptions freed.", ["mode"]
         )
         self.stall = make.histogram(
             "fairlane_worker_stall_seconds", "Time from preempted to resumed, in seconds.", buckets=_STALL_S
@@ -269,9 +271,9 @@ class Metrics(EngineObserver):
             ["mode"],
             buckets=_RATIO,
         )
-        self.taken = make.counter("fairlane_worker_jobs_taken", "Jobs taken, as a number.", ["lane"])
-        self.ended = make.counter("fairlane_worker_jobs_ended", "Jobs ended here, as a number.", ["outcome"])
-        self.lost_jobs = make.counter("fairlane_worker_jobs_lost", "Jobs refused or handed back, as a number.")
+        self.taken = make.counter("fairlane_worker_jobs_taken", "Number of jobs taken.", ["lane"])
+        self.ended = make.counter("fairlane_worker_jobs_ended", "Number of jobs ended here.", ["outcome"])
+        self.lost_jobs = make.counter("fairlane_worker_jobs_lost", "Number of jobs refused or returned to the queue.")
 
     def took(self, leases: Iterable[Lease]) -> None:
         for lease in leases:

@@ -186,7 +186,7 @@ class OutputItems:
             self.reasoning_tokens += tokens
 
     def close(self, status: Status) -> Iterator[Json]:
-        """Yield the events of the end; an empty output becomes an empty message."""
+        """Yield the final events; an empty output becomes an empty message."""
         if self._open is None and not self.items:
             yield from self._begin(MessageOutput(0))
             yield from self._append_text(self._blank)

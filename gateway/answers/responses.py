@@ -16,11 +16,11 @@ from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason
 
 # Types of errors that a response reports as OpenAI's `rate_limit_exceeded`.
-_OF_LIMITS = frozenset({"rate_limit_error", "insufficient_quota", "overloaded_error"})
+_LIMIT_TYPES = frozenset({"rate_limit_error", "insufficient_quota", "overloaded_error"})
 
 
 class ResponseAnswer(AnswerBuilder):
-    """One response. Its output is kept as a whole, also in a stream, since the last events repeat it."""
+    """One response. Its whole output is kept, even for a stream, because the last events repeat it."""
 
     def _prepare(self) -> None:
         assert isinstance(self._request, ResponseRequest)  # noqa: S101 - its kind parses no other
@@ -31,7 +31,7 @@ class ResponseAnswer(AnswerBuilder):
         self._stored = self.request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None
-        # Events of the end, which are numbered when they are sent.
+        # Final events, which are numbered when they are sent.
         self._closing: list[Json] = []
         self._sequence = 0
 
@@ -58,7 +58,7 @@ class ResponseAnswer(AnswerBuilder):
         """Return an error event and the failed response: clients look for one or the other."""
         error = body["error"]
         details = {"code": error["code"], "message": error["message"], "param": error["param"]}
-        code = "rate_limit_exceeded" if error["type"] in _OF_LIMITS else "server_error"
+        code = "rate_limit_exceeded" if error["type"] in _LIMIT_TYPES else "server_error"
         failed = self._object("failed") | {"error": {"code": code, "message": error["message"]}}
         frames = [
             *self._opening(),

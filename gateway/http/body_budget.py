@@ -23,10 +23,10 @@ from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memor
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
-# Only bodies up to this size may use the last 1 / _FOR_SMALL of the budget, so that a few large ones cannot block all
+# Only bodies up to this size may use the last 1 / _SMALL_SHARE of the budget, so that a few large ones cannot block all
 # others.
 SMALL_BYTES = 64 * 1024
-_FOR_SMALL = 8
+_SMALL_SHARE = 8
 
 
 # After a part of this size, the body waits for a turn before its next part is read.
@@ -80,7 +80,7 @@ class BodyBudget:
 
     @property
     def most_large_bytes(self) -> int:
-        return self.most_bytes - self.most_bytes // _FOR_SMALL
+        return self.most_bytes - self.most_bytes // _SMALL_SHARE
 
     def of_tenant(self, tenant: str) -> int:
         return self._tenants.get(tenant, 0)

@@ -20,9 +20,9 @@ from starlette.types import Scope
 from fairlane.gateway.errors import ApiError
 from fairlane.scheduler.protocol.settings import Networks
 
-# Network bits of an IPv6 address: the holder of one address has the whole /64 network.
-_OF_ONE_HOLDER = 64
-# Addresses of `x-forwarded-for` that are read, from the right.
+# Network bits of an IPv6 address: the owner of one address usually has the whole /64 network.
+_IPV6_PREFIX_BITS = 64
+# Maximum number of `x-forwarded-for` addresses to read, from the right.
 _MOST_HOPS = 32
 
 
@@ -39,7 +39,7 @@ def holder_of(address: str) -> str:
         return address
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found), _OF_ONE_HOLDER), strict=False))
+    return str(ipaddress.ip_network((int(found), _IPV6_PREFIX_BITS), strict=False))
 
 
 def forwarded_for(headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> str | None:

@@ -11,7 +11,7 @@
     UPGRADE     a complete head asks for another protocol: it is parsed again, as plain HTTP/1.1
     BODY        a head is complete, its body is not
     LATE_BODY   the same, after the whole response was sent
-    IDLE        the last request is complete, nothing of another one was received
+    IDLE        the last request is complete, and no byte of another one was received
     LAST        too many pipelined requests: those waiting are answered, further input is dropped
     DISCARDED   after a refusal, or too much of a late body: input is dropped, until the client has read the response
     CLOSED      the connection is gone

@@ -1,7 +1,7 @@
 """Turns at parsing, for reads with many lines: one read of 256 KiB may be 43,000 chunks of one byte.
 
     a read with few lines  ──> parsed at once
-    any other read         ──> waits here; its connection is not read meanwhile
+    any other read         ──> waits here; its connection is not read until then
     each turn              ──> pieces of PIECE_BYTES, one connection after the other, until MOST_EVENTS were parsed
 
 The cost of parsing depends on the number of callbacks, not of bytes, so a turn counts callbacks. After a full turn the

@@ -20,8 +20,8 @@ Notes = dict[str, Value | None]
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request of a tenant. The tenant middleware creates it, each stage adds what it learns, and the middleware
-    reports it at the end: log line, metrics, span. Times are the event loop's."""
+    """One request of a tenant. The tenant middleware creates it, each stage adds its results, and the middleware
+    reports them at the end: log line, metrics, span. Times are on the event loop's clock."""
 
     scope: Scope
     receive: Receive

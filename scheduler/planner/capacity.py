@@ -141,8 +141,8 @@ def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
     """Return for how many newcomers the lane has places, and how many tokens their prompts must stay below (0: any
     number).
 
-    A prompt in progress whose tenant has no token yet runs before newcomers' prompts that are no shorter than what is
-    left of it (`LaneOrder.is_outside`), so these keep their places until it ends. A shorter prompt runs first: once all
+    A prompt in progress whose tenant has no token yet runs before newcomers' prompts that are no shorter than its
+    remainder (`LaneOrder.is_outside`), so these keep their places until it ends. A shorter prompt runs first: once all
     places are taken, as many more are for shorter prompts.
     """
     lane = index.lanes[name]

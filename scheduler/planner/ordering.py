@@ -40,9 +40,9 @@ by then. At most 1 / `promises.MARGIN` (two thirds) of all workers' time until a
 kept as early as possible, and the freed time is guaranteed again, so a tenant with deadlines on everything may use all
 of the time for long. Newcomers still get some. While guaranteed work waits in a worker, the first request of a tenant
 without a token goes ahead of it: at first one step of such prompts, then `lane_index.NEWCOMER_PART` (a quarter) of what
-guaranteed prompts compute meanwhile. Guaranteed prompts take at most a quarter longer, which the margin covers. Further
-newcomers, and all other work without a guarantee, wait until the guarantees are kept or their tenant gets no new ones
-because it is ahead.
+guaranteed prompts compute in that time. Guaranteed prompts take at most a quarter longer, which the margin covers.
+Further newcomers, and all other work without a guarantee, wait until the guarantees are kept or their tenant gets no
+new ones because it is ahead.
 
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF."""
 

@@ -80,8 +80,8 @@ class StepBuilder:
     def _due_to_decodes(self, lane: LaneName) -> int:
         """Return the tokens that a newcomer's prompt leaves to the decodes of its lane, which are placed after it.
 
-        Otherwise newcomers' prompts would stop all decodes. The reserve depends on the step's tokens, not on what is
-        left of them, which would approach zero after several prompts."""
+        Otherwise newcomers' prompts would stop all decodes. The reserve depends on the step's tokens, not on the
+        remaining ones, which would approach zero after several prompts."""
         decodes = self._index.decodes.counts[lane] - self._decoded[lane]
         return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
 

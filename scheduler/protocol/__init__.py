@@ -1,4 +1,4 @@
-"""Messages, lanes and settings shared by all processes. This package is the lowest layer: it imports nothing of
+"""Messages, lanes and settings shared by all processes. This package is the lowest layer: it imports no other part of
 Fairlane.
 
     messages.py    jobs, leases, events and controls in msgpack; request outcomes; decoding of damaged messages

@@ -148,7 +148,7 @@ class JobBook:
             self.give_back(entry, now_ms)
 
     def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, notifies: bool = True) -> None:
-        """End a job for good. `notifies`: it is reported to its gateway, unless its worker has done so."""
+        """End a job permanently. `notifies`: report it to its gateway, unless its worker has done so."""
         job = entry.job
         if entry.state is JobState.QUEUED:
             self._unseat(entry)

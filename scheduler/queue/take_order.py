@@ -117,7 +117,7 @@ class Places:
         self._returned: list[Place] = []
         self._guaranteed: list[Place] = []
         # By tenant: weighted tokens of its guaranteed waiting jobs.
-        self._vouched: Counter[str] = Counter()
+        self._guaranteed_cost: Counter[str] = Counter()
         self.queued_tokens = 0
         self._followers: Counter[str] = Counter()
 
@@ -136,7 +136,7 @@ class Places:
             insort(self._returned, _place(entry))
         elif entry.job.guaranteed:
             insort(self._guaranteed, _place(entry))
-            self._vouched[tenant] += _promised_cost(entry.job)
+            self._guaranteed_cost[tenant] += _promised_cost(entry.job)
 
     def leave(self, entry: QueuedJob) -> None:
         tenant, job_id = entry.job.tenant, entry.job.job_id
@@ -150,7 +150,7 @@ class Places:
             _remove(self._returned, _place(entry))
         elif entry.job.guaranteed:
             _remove(self._guaranteed, _place(entry))
-            self._vouched[tenant] -= _promised_cost(entry.job)
+            self._guaranteed_cost[tenant] -= _promised_cost(entry.job)
 
     @property
     def depth(self) -> int:
@@ -198,7 +198,7 @@ class Places:
         counter = self.counters.value(tenant)
         if tenant not in self._queues:
             counter = max(counter, least)
-        return counter + self._vouched[tenant] / weight - least if least < math.inf else -math.inf
+        return counter + self._guaranteed_cost[tenant] / weight - least if least < math.inf else -math.inf
 
     def counter_or_level(self, tenant: str) -> float:
         return max(self.counters.level, self.counters.value(tenant))

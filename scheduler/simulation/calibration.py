@@ -161,7 +161,7 @@ DEVICES = {
 GPUS = {("l4", "70b"): 8, ("a100", "70b"): 4, ("h100", "70b"): 4, ("h200", "70b"): 2}
 # Measured (docs/performance.md, two threads: 44 to 49 GB/s); memory for KV in addition to the weights.
 CPU_MEMORY_RATE, CPU_POOL = 46e9, 4 * GIB
-# From 0.3125 ms per prompt token for a model with 135 million weights.
+# Derived from 0.3125 ms per prompt token for a model with 135 million weights.
 CPU_FLOPS = 2 * 135e6 / 0.3125e-3
 
 

@@ -120,7 +120,7 @@ def test_metrics_say_their_units_and_not_when_counting_began() -> None:
     for family in metrics.registry.collect():
         if family.name.startswith("fairlane"):
             units = {"_seconds": "in seconds", "_ratio": "ratio", "_info": "as labels"}
-            unit = next((unit for ending, unit in units.items() if family.name.endswith(ending)), "as a number")
+            unit = next((unit for ending, unit in units.items() if family.name.endswith(ending)), "Number of")
             assert family.documentation.endswith(".")
             assert unit in family.documentation, family.name
 

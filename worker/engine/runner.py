@@ -132,7 +132,7 @@ class Runner(StepRunner):
     ) -> StepResult:
         """Swap out, swap in, compute, sample. A row that cannot be computed fails alone.
 
-        `on_forward` is called once per forward pass, so that other threads run meanwhile. On a GPU the rows that
+        `on_forward` is called once per forward pass, so that other threads can run during it. On a GPU the rows that
         `look_ahead` returns are packed during the pass, in case they form the next step.
         """
         began = time.perf_counter()

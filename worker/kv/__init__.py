@@ -4,6 +4,6 @@
     row_layout.py  a step's rows as arrays; the block tables in memory
     transfer.py    swaps: block copies between the two pools
 
-Read `cache.py` first. Attention, models and the engine build on it; it imports nothing of the worker but errors. The
+Read `cache.py` first. Attention, models and the engine build on it; it imports only errors from the worker. The
 planner (`scheduler.planner`) decides which blocks belong to which sequence.
 """

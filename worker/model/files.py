@@ -72,7 +72,7 @@ def check_name(setting: str) -> None:
     path = Path(setting).expanduser()
     if setting == DEFAULT_MODEL or path.exists() or (_HUB_ID.match(setting) and not path.is_absolute()):
         return
-    raise ModelError(f"setting model: {setting!r}: no such directory or GGUF file, and not a hub id either")
+    raise ModelError(f"setting model: {setting!r}: no such directory or GGUF file, and not a valid hub id")
 
 
 def check_installed(setting: str) -> None:

@@ -1,7 +1,7 @@
 """Tokenises the text of a server that reports no token ids, and converts prompts to text for one that takes no ids.
 
-These tokens are the ones charged and resumed from. They spell the received text; the server may have drawn others with
-the same spelling, and a token without text is lost.
+Requests are charged for these tokens, and resume from them. They spell the received text; the server may have sampled
+other tokens with the same spelling, and a token without text is lost.
 """
 
 from collections.abc import Sequence

@@ -16,6 +16,6 @@ def require_supported(version: str) -> None:
     found = re.match(r"v?(\d+\.\d+)(?![\d])", version)
     if found is None or found[1] not in SUPPORTED:
         raise UnsupportedVllm(
-            f"LaneScheduler knows vLLM {', '.join(SUPPORTED)}, and this is {version}: "
-            "start vLLM without --scheduler-cls, or install a version of Fairlane that knows it."
+            f"LaneScheduler supports vLLM {', '.join(SUPPORTED)}, not {version}: "
+            "start vLLM without --scheduler-cls, or install a version of Fairlane that supports it."
         )

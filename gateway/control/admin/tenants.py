@@ -111,20 +111,20 @@ async def resume_tenant(call: Call) -> TenantView:
 @operations.add("GET /tenants/{tenant}/quota", tagged=True)
 async def get_quota(call: Call) -> QuotaView:
     """Return every limit that is set, with its used and reserved amounts."""
-    return await _its_quota(call, await the_tenant(call))
+    return await _quota_view(call, await the_tenant(call))
 
 
 @operations.add("PUT /tenants/{tenant}/quota", role=Role.OPERATOR, tagged=True)
 async def replace_quota(call: Call, body: QuotaBody) -> QuotaView:
     """Replace all limits."""
     limits = {**dict.fromkeys(LIMIT_NAMES), **body.limits.model_dump()}
-    return await _its_quota(call, await _change(call, "quota.replace", {"limits": limits}))
+    return await _quota_view(call, await _change(call, "quota.replace", {"limits": limits}))
 
 
 @operations.add("PATCH /tenants/{tenant}/quota", role=Role.OPERATOR, tagged=True)
 async def change_quota(call: Call, body: QuotaBody) -> QuotaView:
     """Change the stated limits; null removes one."""
-    return await _its_quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
+    return await _quota_view(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
 async def the_tenant(call: Call) -> Tenant:
@@ -172,7 +172,7 @@ def _shown(call: Call, tenant: Tenant) -> TenantView:
     return tenant_view(tenant)
 
 
-async def _its_quota(call: Call, tenant: Tenant) -> QuotaView:
+async def _quota_view(call: Call, tenant: Tenant) -> QuotaView:
     call.tag(tenant.version)
     return await _quota(call, tenant)
 

@@ -90,7 +90,7 @@ class Erasure:
         return Erased(counts, is_complete)
 
     async def _rewrite(self) -> bool:
-        """Rewrite the embedded store's append-only file, so that erased data is also gone from disk.
+        """Rewrite the embedded store's append-only file, so that erased data is also removed from disk.
 
         Return False if an earlier rewrite still runs, which may contain data erased since. Operators must rewrite the
         files of other stores."""

@@ -1,9 +1,9 @@
 """The records of this gateway's requests: which are kept, and when they are written. Errors here never fail a request.
 
 A request pays for a few assignments. A timer writes the records in batches. If more requests end than can be kept,
-special ones come first (failed, refused for a deadline or without a worker, preempted, paused, late), and the others
-are sampled at random. A few refusals of each tenant are kept per flush. While the store is unavailable, waiting records
-are bounded, and the oldest are dropped."""
+special ones take precedence (failed, refused for a deadline or without a worker, preempted, paused, late), and the
+others are sampled at random. A few refusals of each tenant are kept per flush. While the store is unavailable, waiting
+records are bounded, and the oldest are dropped."""
 
 import asyncio
 import itertools

@@ -34,13 +34,13 @@ class FleetGauges(Collector):
         yield from self._targets(models)
 
     def _queues(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
-        queued = _gauge("lane_queued", "Jobs of a lane that wait for a worker, as a number.", _BY_LANE)
-        tokens = _gauge("lane_queued_tokens", "Tokens of the prompts that wait in a lane, as a number.", _BY_LANE)
-        running = _gauge("lane_running", "Jobs of a lane that the workers of a model run, as a number.", _BY_LANE)
+        queued = _gauge("lane_queued", "Number of jobs of a lane that wait for a worker.", _BY_LANE)
+        tokens = _gauge("lane_queued_tokens", "Number of tokens of the prompts that wait in a lane.", _BY_LANE)
+        running = _gauge("lane_running", "Number of jobs of a lane that the workers of a model run.", _BY_LANE)
         oldest = _gauge(
             "lane_oldest_wait_seconds", "Age of the job that waits longest in a lane, in seconds.", _BY_LANE
         )
-        waiting = _gauge("requests_waiting", "Jobs of all lanes that wait for a worker, as a number.", _BY_MODEL)
+        waiting = _gauge("requests_waiting", "Number of jobs of all lanes that wait for a worker.", _BY_MODEL)
         for model in models:
             for lane, depth in model.depths.items():
                 queued.add_metric((model.name, lane.value), depth.queued)
@@ -52,11 +52,11 @@ class FleetGauges(Collector):
         yield from (queued, tokens, running, oldest, waiting)
 
     def _fleet(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
-        workers = _gauge("workers", "Workers that take jobs of a model, as a number; draining ones do not.", _BY_MODEL)
-        running = _gauge("requests_running", "Sequences that the workers of a model run, as a number.", _BY_MODEL)
+        workers = _gauge("workers", "Number of workers that take jobs of a model; draining ones do not.", _BY_MODEL)
+        running = _gauge("requests_running", "Number of sequences that the workers of a model run.", _BY_MODEL)
         kv = _gauge(
             "kv_usage_ratio",
-            "Part of the KV blocks of a model's workers that sequences hold, as a ratio from 0 to 1; blocks that are "
+            "Share of the KV blocks of a model's workers that sequences hold, as a ratio from 0 to 1; blocks that are "
             "only cached count as free.",
             _BY_MODEL,
         )
@@ -76,7 +76,7 @@ class FleetGauges(Collector):
             "Longest wait of a lane, in seconds; a job that has waited this long ends.",
             ("lane",),
         )
-        most = _gauge("lane_max_queued", "Jobs that may wait in a lane per model, as a number.", ("lane",))
+        most = _gauge("lane_max_queued", "Number of jobs that may wait in a lane per model.", ("lane",))
         for lane in self.lanes.values():
             ttft.add_metric((lane.name.value,), lane.ttft_ms / 1e3)
             longest.add_metric((lane.name.value,), lane.max_wait_ms / 1e3)

@@ -66,38 +66,38 @@ class Telemetry:
     def _requests(self, by_tenant: Labels) -> None:
         self.requests = self._counter(
             "requests",
-            "Requests by how they ended, as a number; `code` is `ok`, or the error's.",
+            "Number of requests by how they ended; `code` is `ok`, or the error's.",
             "endpoint",
             "lane",
             "code",
         )
         self.refusals = self._counter(
-            "refusals", "Requests that were rejected or ended by an error, as a number.", *by_tenant, "code"
+            "refusals", "Number of requests that were rejected or ended by an error.", *by_tenant, "code"
         )
         self.replays = self._counter(
-            "replays", "Responses replayed to a request with the same idempotency key, as a number.", "endpoint"
+            "replays", "Number of responses replayed to a request with the same idempotency key.", "endpoint"
         )
         self.shadow_refusals = self._counter(
             "shadow_refusals",
-            "Requests admitted that a limit in shadow mode would have rejected, as a number.",
+            "Number of requests admitted that a limit in shadow mode would have rejected.",
             *by_tenant,
             "limit",
         )
         self.jobs = self._counter(
-            "flights", "Jobs by how they ended, as a number; rejected requests have none.", "lane", "outcome"
+            "flights", "Number of jobs by how they ended; rejected requests have none.", "lane", "outcome"
         )
         self.tokens = self._counter(
             "tokens",
-            "Tokens charged, as a number; all but the first few tenants count as `other`.",
+            "Number of tokens charged; all but the first few tenants count as `other`.",
             *by_tenant,
             "lane",
             "kind",
         )
-        self.preemptions = self._counter("preemptions", "Preemptions of jobs, as a number.", "lane")
+        self.preemptions = self._counter("preemptions", "Number of preemptions of jobs.", "lane")
         self.in_flight = FastCounter(
             GaugeMetricFamily,
             f"{_PREFIX}in_flight",
-            "Requests admitted and not ended, as a number.",
+            "Number of requests admitted and not ended.",
             ("lane",),
             self.registry,
         )
@@ -136,46 +136,46 @@ class Telemetry:
         self.store_fault = self._gauge(
             "store_fault", "1 while the last check of the stores found a fault of this kind, else 0.", "fault"
         )
-        self.store_openings = self._total("store_openings", "Times that a store became unavailable, as a number.")
-        self.connections = self._level("connections", "Open connections of the tenants' port, as a number.")
+        self.store_openings = self._total("store_openings", "Number of times that a store became unavailable.")
+        self.connections = self._level("connections", "Number of open connections of the tenants' port.")
         self.most_connections = self._level(
-            "max_connections", "Most connections accepted on the tenants' port, as a number."
+            "max_connections", "Maximum number of connections accepted on the tenants' port."
         )
         self.connections_cut = self._total(
-            "connections_cut", "Connections without a key that were closed for others, as a number."
+            "connections_cut", "Number of connections without a key that were closed for others."
         )
         self.malformed = self._total(
-            "malformed_requests", "Requests that are not valid HTTP or exceed its limits, as a number."
+            "malformed_requests", "Number of requests that are not valid HTTP or exceed its limits."
         )
         self.unreported = self._level(
-            "unreported", "Requests admitted without the store and not charged there yet, as a number."
+            "unreported", "Number of requests admitted without the store and not charged there yet."
         )
         self.settlements_in_hand = self._level(
-            "settlements_in_hand", "Settlements that wait for a worker or the store, as a number."
+            "settlements_in_hand", "Number of settlements that wait for a worker or the store."
         )
-        self.reaped = self._total("reaped", "Lapsed reservations of dead gateways that were settled here, as a number.")
+        self.reaped = self._total("reaped", "Number of lapsed reservations of dead gateways that were settled here.")
         self.records_dropped = self._total(
-            "request_records_dropped", "Requests that ended without a record of their own, as a number."
+            "request_records_dropped", "Number of requests that ended without a record of their own."
         )
-        self.ledger_exported = self._total("ledger_exported", "Entries of the ledger exported here, as a number.")
+        self.ledger_exported = self._total("ledger_exported", "Number of entries of the ledger exported here.")
         self.ledger_lost = self._total(
-            "ledger_lost", "Entries of the ledger that were dropped before they were exported, as a number."
+            "ledger_lost", "Number of entries of the ledger that were dropped before they were exported."
         )
-        self.wasted_tokens = self._total("wasted_tokens", "Tokens published here without being charged, as a number.")
+        self.wasted_tokens = self._total("wasted_tokens", "Number of tokens published here without being charged.")
         build = self._gauge(
             "build_info", "1, with the version of Fairlane and of Python as labels.", "version", "python"
         )
         build.labels(VERSION, platform.python_version()).set(1)
 
     def _batches(self) -> None:
-        self.batches_open = self._level("batches_open", "Batches that this gateway runs, as a number.")
+        self.batches_open = self._level("batches_open", "Number of batches that this gateway runs.")
         self.batches = self._counter(
             "batches",
-            "Batches that ended here by status, as a number: completed, failed, expired or cancelled.",
+            "Number of batches that ended here by status: completed, failed, expired or cancelled.",
             "status",
         )
         self.batch_lines = self._counter(
-            "batch_lines", "Lines of batches by how they ended, as a number: completed, failed or expired.", "outcome"
+            "batch_lines", "Number of lines of batches by how they ended: completed, failed or expired.", "outcome"
         )
 
     def _whose(self, tenant: str) -> Labels:
@@ -267,7 +267,7 @@ class Telemetry:
         """Return the context of a request's root span, in the caller's trace if it sent one. `link` is a related
         traceparent.
 
-        Requests that are not sampled cost hardly anything: sampling is decided before a span is made."""
+        Requests that are not sampled cost almost nothing: sampling is decided before a span is made."""
         caller = _callers_trace(headers)
         if self._spans is None:
             return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller), request_id)

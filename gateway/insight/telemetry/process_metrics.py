@@ -34,8 +34,8 @@ class ProcessMetrics:
     def __init__(self, member: Member | None, own: Callable[[], bytes]) -> None:
         """`own` returns this process's metrics in Prometheus' text format. It is called in a thread."""
         self._member = member
-        self._own = _Together(lambda: asyncio.to_thread(own))
-        self._all = self._own if member is None else _Together(lambda: self._gather(member))
+        self._own = _SharedCall(lambda: asyncio.to_thread(own))
+        self._all = self._own if member is None else _SharedCall(lambda: self._gather(member))
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
@@ -65,8 +65,8 @@ class ProcessMetrics:
         writer.close()
 
 
-class _Together:
-    """Shares one call of `look` among all concurrent callers, so that scrapes use one thread at most."""
+class _SharedCall:
+    """Shares one call of `look` among all concurrent callers, so that scrapes use at most one thread."""
 
     def __init__(self, look: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         self._look = look

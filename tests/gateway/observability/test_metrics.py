@@ -138,4 +138,6 @@ def test_every_help_is_a_sentence_with_its_unit() -> None:
         said = family.documentation
         assert re.match(r"[A-Z1].*\.$", said), family.name
         units = [unit for ending, unit in UNITS.items() if family.name.endswith(ending)]
-        assert any(unit in said for unit in units or ["as a number", "1 while", "1, with"]), family.name
+        assert any(unit in said for unit in units or ["Number of", "Maximum number of", "1 while", "1, with"]), (
+            family.name
+        )
