@@ -67,7 +67,6 @@ class Lifecycle:
         self._moved = asyncio.Event()
 
     def move(self, phase: Phase) -> None:
-        """Enter a phase. Raises IllegalMove if the current one does not lead there."""
         if phase not in MOVES[self.phase]:
             raise IllegalMove(f"a worker that is {self.phase} cannot become {phase}")
         if self.phase is Phase.SERVING:

@@ -170,7 +170,6 @@ class BatchEndpoints:
 
 
 def _name(caller: Caller) -> bytes:
-    """Return the namespace of the caller's idempotency keys: its API key, and the token's holder if there is one."""
     return f"{caller.account} {caller.key_id} ".encode() + caller.holder
 
 

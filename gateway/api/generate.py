@@ -64,7 +64,6 @@ class Generate(Generic[Generation]):
         self._end(context, plan, None)
 
     async def _prepare(self, context: RequestContext) -> Plan:
-        """Read, parse and admit the request. The body is freed on return, however long the response takes."""
         bounds = self._parts.bounds
         try:
             max_bytes = bounds.room.most_bytes(self._kind.most_prompts)

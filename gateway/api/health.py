@@ -43,7 +43,6 @@ class Health:
         return JSONResponse({"version": VERSION})
 
     async def ready(self, _: Request) -> Response:
-        """Answer 200 if a request would be served now; else an error with the reason."""
         missing = self._missing()
         return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
 

@@ -108,7 +108,6 @@ class LineRunner:
         return ended
 
     async def abandon(self) -> None:
-        """Disconnect the running lines, so that another owner continues them from their published output."""
         for run in self._running.values():
             run.leave.left()
         if self._running:

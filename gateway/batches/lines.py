@@ -81,7 +81,6 @@ class LineScanner:
         self.readable = 0
 
     def feed(self, data: bytes) -> None:
-        """Process the next bytes. Raise ApiError if the file has too many lines."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._take(data[start:end])

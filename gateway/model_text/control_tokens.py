@@ -71,7 +71,6 @@ class ControlTokens:
 
 
 def _without_added_tokens(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
-    """Return a tokenizer with the same model, and the id of the next token to add, above all of the model's."""
     bare = Tokenizer(tokenizer.model)
     bare.normalizer = tokenizer.normalizer
     bare.pre_tokenizer = tokenizer.pre_tokenizer

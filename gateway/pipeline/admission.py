@@ -109,7 +109,6 @@ def admit(
 
 
 def _check_width(asked: Request, model: ServedModel) -> None:
-    """Check that one worker can run all choices of a job: they start together, each with room for a token."""
     n, widest, pool = asked.choices, model.widest, model.pool
     if widest is None or pool is None:
         return

@@ -193,7 +193,6 @@ class Dispatcher:
         await line.link.close()
 
     def _read(self, line: _Line) -> Coroutine[Any, Any, None]:
-        """Read events until cancelled, continuing after store errors from the last entry read."""
         last_id = "0-0"
 
         async def read() -> None:

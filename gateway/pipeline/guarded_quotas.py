@@ -341,7 +341,6 @@ class GuardedQuotas:
         return reservation
 
     async def _report(self) -> None:
-        """Report charges. Failures of one root do not stop others: a cluster has them on several nodes."""
         failed, failures = set[str](), StoreFailures()
         for _ in range(len(self._backlog)):
             ask, charge = self._backlog[0]

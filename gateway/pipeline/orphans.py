@@ -122,7 +122,6 @@ class Orphans:
         return True
 
     async def _put(self, job: LiveJob, message: Job, queue: str) -> bool:
-        """Enqueue a job, retrying on store errors unless the request ends. Return False if the lane is full."""
         job.message = message
         self.dispatcher.move(job, queue)
         while not job.settled:

@@ -235,7 +235,6 @@ class Grammars:
         return {**self._cache.tenant_bytes}
 
     def begin(self, constraints: Sequence[Constraint]) -> None:
-        """Start to fill the next masks of these constraints in the background, where that has not begun."""
         waiting = [constraint for constraint in constraints if not constraint.is_filling]
         quick = [constraint for constraint in waiting if not constraint.is_slow]
         if quick:

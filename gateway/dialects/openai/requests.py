@@ -77,7 +77,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_conversation(self) -> bool:
-        """True if the model answers as an assistant, with reasoning and calls if it has any."""
         return False
 
     @property

@@ -257,7 +257,6 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
 
 
 def _stage(turn: Turn) -> int:
-    """Return how complete an assistant turn is: 0: reasoning only, 1: text, 2: calls."""
     return 2 if turn.tool_calls else int(turn.content is not None)
 
 

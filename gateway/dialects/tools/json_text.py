@@ -49,7 +49,6 @@ class JsonScanner:
 
     @property
     def may_end(self) -> bool:
-        """True if the value is complete when nothing follows: a number, or a literal such as `true`."""
         return self._in_scalar
 
     def _first(self, text: str, at: int) -> tuple[int, Found]:

@@ -131,7 +131,6 @@ def add_counts(into: dict[str, int] | Buckets, counts: Mapping[str, int] | Mappi
 
 
 def _add_fields(into: LaneSums | TenantSums, other: LaneSums | TenantSums) -> None:
-    """Add every field of another object of the same type: buckets by number, maxima by the larger one."""
     for name in into.__struct_fields__:
         known, value = getattr(into, name), getattr(other, name)
         if isinstance(known, dict):

@@ -178,7 +178,6 @@ class RequestRecorder:
             await every(FLUSH_EVERY_S, "writing request records", self.flush)
 
     async def flush(self) -> None:
-        """Write all changes. Raise STORE_ERRORS; the next call then repeats it."""
         async with self._one_at_a_time:
             await self._flush()
 

@@ -105,7 +105,6 @@ class TraceRecorder:
         self._give_up()
 
     async def flush(self) -> None:
-        """Write all notes. Raise StoreUnavailable if the key cannot be read."""
         if not self._waiting or self._folder is None:
             return
         if self._lines is None:

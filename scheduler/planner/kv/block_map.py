@@ -81,7 +81,6 @@ def _host(pool: BlockPool, choices: Sequence[Choice]) -> list[Owner]:
 
 
 def _name(scope: Scope) -> str:
-    """Return the tenant of a scope, without its creation time, or a name for a share group that no tenant can have."""
     kind, name = scope
     return name.rpartition(" ")[0] if kind == "tenant" else f"{kind} {name[:LONGEST_GROUP]}"
 
