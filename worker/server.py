@@ -136,7 +136,7 @@ class WorkerServer:
 
     async def _take(self) -> None:
         while (capacity := await self._intake.worth_asking()) is not None:
-            # One serial for all attempts: a take whose answer was lost is answered again with the same leases. `renew`
+            # One serial for all attempts: a repeated take whose reply was lost returns the same leases. `renew`
             # returns those that never arrive here.
             take = partial(self._queue.take, self._worker_id, capacity, serial=self._queue.new_serial())
             taken = await self._link.persist("take", take)

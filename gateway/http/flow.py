@@ -6,10 +6,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 
 class Flow(FlowControl):
-    """Reads while uvicorn wants more and the connection is not held.
+    """Reads while uvicorn wants more data and no hold is set.
 
-    uvicorn resumes reading whenever the application asks for more of a body. That must not undo a hold: bytes not
-    parsed yet would pile up."""
+    uvicorn resumes reading whenever the application asks for more of a body. That must not undo a hold: unparsed bytes
+    would accumulate."""
 
     is_held = False
 

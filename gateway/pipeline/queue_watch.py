@@ -2,8 +2,8 @@
 
 The elected gateway reads every queue's depths and publishes them in one place, where the others read them together.
 Each gateway reports the requests it has open in a queue once a round while there is something to report. It also reads
-the reports of IDLE_PER_ROUND other queues, in turn. So the first request to a queue that was idle here may see sums
-that are up to (idle queues / IDLE_PER_ROUND) rounds old, for one round."""
+the reports of IDLE_PER_ROUND other queues, in turn. For one round, requests to a queue that was idle at this gateway
+may therefore use sums that are up to (idle queues / IDLE_PER_ROUND) rounds old."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class QueueWatch:
     board: RedisRegistry
     open_requests: AllOpenRequests
     is_elected: Callable[[], bool]
-    # Queues in which the others have a report of this gateway.
+    # Queues for which the other gateways have a report from this one.
     _reported: set[str] = field(default_factory=set, init=False)
     _next: int = field(default=0, init=False)
 

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.call import NOT_CACHED, Call

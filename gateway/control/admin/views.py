@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Generic, Literal, NotRequired, TypeVar, cast
 
-from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about, view_of
 from fairlane.gateway.batches.batch_records import StandingBatch

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from pydantic.config import JsonDict
-from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView

@@ -83,9 +83,10 @@ class AdminTokens:
         return token
 
     async def end(self, token_id: str) -> AdminToken | None:
-        """End a token and return it as it was; None if it does not exist. Gateways reject it from the next call on.
+        """End a token and return its previous state; None if it does not exist. Gateways reject it from the next call
+        on.
 
-        It stays listed until `forget`, so that a repeated call after a lost reply still finds it."""
+        It remains listed until `forget`, so that a repeated call after a lost reply still finds it."""
         token = await self._find(token_id)
         if token is None:
             return None

@@ -33,7 +33,8 @@ class Operators:
     async def showing(self, scope: Scope, address: str) -> Operator:
         """Return the operator of a request with the admin key or a token.
 
-        Raises ApiError `invalid_api_key`, delayed after many from one address, and `rate_limit_exceeded`."""
+        Raises ApiError `invalid_api_key`, with a delay after many wrong keys from one address, and
+        `rate_limit_exceeded`."""
         operator = await self._of_secret(bearer(scope["headers"]))
         if operator is None:
             await self._guesses.slow(address)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, NotRequired, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field
-from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Annotated
 
-from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about, view_of
 from fairlane.scheduler.protocol.lanes import LaneName

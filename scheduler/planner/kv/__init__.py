@@ -9,4 +9,4 @@
     lane_floors.py    blocks that a lane keeps from the lanes above
 
 Only the planner calls it. Every call keeps the accounting consistent, which `BlockPool.check_integrity` verifies in
-tests. Never imports tensors, times or anything of the queue."""
+tests. It knows no tensors and no times, and never imports the queue."""
