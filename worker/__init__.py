@@ -21,8 +21,8 @@
     block_reports.py  the owners of the KV blocks, for operators who watch
     publisher.py      publications to the store, merged and retried
     heartbeat.py      load and speed for the registry, learned costs for the simulator
-    telemetry.py      metrics, and the measured against the expected cost of preemptions
-    traces.py         spans of the jobs in hand
+    telemetry.py      metrics, and the measured and expected cost of preemptions
+    traces.py         spans of the jobs that the worker holds
     job_log.py        log lines about one job, with its request's id
     errors.py         errors that prevent a worker from serving
     directory_lock.py a lock, so that one process compiles or converts for all

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 # Time for the last tokens to reach the store when the worker ends.
 FLUSH_S = 3.0
-# An engine that has work but ended no step for this long counts as failed.
+# An engine that has work but completes no step for this long is considered failed.
 STUCK_S = 300.0
 
 

@@ -22,7 +22,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.store.errors import STORE_ERRORS
 
-# Statuses of rejections that are recorded. The others are errors in what the caller sent.
+# Statuses of rejections that are recorded. The others are errors in the caller's request.
 _RECORDED = frozenset({429, 503, 504})
 
 

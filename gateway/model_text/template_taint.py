@@ -80,7 +80,7 @@ def runs(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def is_clean(*values: object) -> bool:
-    """Return whether all values certainly hold nothing of the caller's; containers do not count as clean."""
+    """Return whether no value can hold text of the caller's; containers do not count as clean."""
     return _CLEAN.issuperset(map(type, values))
 
 

@@ -27,7 +27,7 @@ from fairlane.store.retry import every
 
 # Interval between checks for ledgers to roll up.
 ROLL_UP_EVERY_S = 3_600.0
-# Time for settlements after everything else has ended.
+# Time limit for remaining settlements after everything else has ended.
 SETTLE_GRACE_S = 5.0
 
 

@@ -55,7 +55,7 @@ class Room:
         return self.sequences[level] > 0 and self.kv_tokens[level] > 0
 
     def could_hold(self, need: Need) -> bool:
-        """Return whether a job could finish here: all its choices in one step, and each alone at its longest."""
+        """Return whether a job could finish here: all its choices in one step, and each on its own at full length."""
         return need.sequences <= self.most_sequences and need.whole_tokens <= self.most_tokens
 
     def tokens(self, need: Need) -> int:

@@ -96,7 +96,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a trace that represents all of it."""
+    """A part of a trace that stands for the whole trace in a simulation."""
 
     # Times start at 0.
     rows: Sequence[TraceRow]

@@ -39,7 +39,7 @@ class LaneVerdict:
     requests: int
     # Share of the offered requests, 0 to 1.
     ttft_kept: float
-    # By the mean time between tokens; requests with one token keep it.
+    # By the mean time between tokens; requests with one token meet it.
     tpot_kept: float
     refused: float
     ttft_ms: Spread | None

@@ -76,7 +76,7 @@ class Facts(NamedTuple):
     resumes_grammars: bool = False
 
     def change(self, now: "Facts") -> str:
-        """Describe how the server has changed; empty if in nothing that its worker depends on.
+        """Describe how the server has changed; empty if no change affects its worker.
 
         The number of blocks may differ a little between starts.
         """
@@ -104,13 +104,13 @@ class Api(Protocol):
     """One kind of server. Used on one event loop."""
 
     async def facts(self) -> Facts:
-        """Query the server. Raises EngineUnavailable, or EngineError if it is no supported server."""
+        """Query the server. Raises EngineUnavailable, or EngineError if it is not a supported server."""
 
     def serving(self, card: ModelCard) -> "Api":
         """Return an instance for requests to this model, with the facts found; may be used on another event loop."""
 
     async def is_up(self) -> bool:
-        """Return whether it accepts requests. Raises EngineError if it answers but has changed."""
+        """Return whether it accepts requests. Raises EngineError if it replies but has changed."""
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         """Yield tokens as they arrive; closing the iterator ends the request there.

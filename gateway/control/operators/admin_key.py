@@ -1,4 +1,4 @@
-"""The admin key, and the delay of wrong guesses at it or at a token."""
+"""The admin key, and the delay after wrong guesses of it or of a token."""
 
 import asyncio
 import hashlib
@@ -22,9 +22,9 @@ _SALT_BYTES = 16
 
 
 class Guesses:
-    """Delays the answers to wrong admin keys, by address.
+    """Delays the responses to wrong admin keys, by address.
 
-    Each address has a token bucket that only wrong keys use: a right key never waits."""
+    Each address has a token bucket that only wrong keys use: a correct key is never delayed."""
 
     def __init__(self, *, free: int = FREE_GUESSES, clock: Callable[[], float] = time.monotonic) -> None:
         self._free_s = free * GUESS_EVERY_S

@@ -1,7 +1,7 @@
 """Reservations in the host pool.
 
-`exact` work is never recomputed while its worker lives. Before its first row, the slots that it would fill at its
-longest are reserved, so that it can always be swapped. Exact work that is larger than the host pool stays on the device
+`exact` work is never recomputed while its worker lives. Before its first row, the slots that it would fill at full
+length are reserved, so that it can always be swapped. Exact work that is larger than the host pool stays on the device
 until it ends, within a limit, except for the part that the host happens to have room for. Other exact work does not
 start.
 

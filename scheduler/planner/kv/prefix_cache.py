@@ -2,8 +2,8 @@
 
 There is a tree per scope: a tenant, or the share group that tenants declare. One cache serves one model. A node is a
 full block, and the path from the root gives all tokens from the first on. A child is found by the hash of its token ids
-(Python's hash of bytes, with a new key in each process), and the ids are compared too, so a hash collision is no hit.
-Scopes are never connected: no request is faster because of what another tenant sent.
+(Python's hash of bytes, with a new key in each process), and the ids are compared too, so a hash collision is not a
+hit. Scopes are never connected: no request is faster because of what another tenant sent.
 
 A node that no table holds is idle: its block is free and keeps its KV until it is allocated. All nodes after an idle
 node are idle too, since a sequence adds nodes only after those that its own table holds. Eviction therefore takes

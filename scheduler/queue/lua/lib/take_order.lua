@@ -55,8 +55,8 @@ local function is_open(lane)
   return SEQUENCES[lane.level] > 0 and KV_TOKENS[lane.level] > 0
 end
 
--- Whether a job could run here after enough other work has ended: all its choices in one step, and each alone at its
--- longest. A job that may have killed workers is refused while another one is here.
+-- Whether a job could run here after enough other work has ended: all its choices in one step, and each on its own at
+-- full length. A job that may have killed workers is refused while another one is here.
 local function could_hold(job)
   return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS and not (HAS_SUSPECT and job.losses >= SUSPECT_LOSSES)
 end
