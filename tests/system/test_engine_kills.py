@@ -9,7 +9,8 @@ from tests.system.engine_kills import Case, lives
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
 
-@pytest.mark.parametrize("schedules", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedules", [1, 2])
 async def test_no_token_is_lost_or_doubled_and_the_books_balance_whoever_is_killed(
     tmp_path: Path, schedules: int
 ) -> None:

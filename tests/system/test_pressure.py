@@ -23,7 +23,8 @@ BLOCKS_PER_STREAM = 8
 AUDIT_LIMIT_S = 30
 
 
-@pytest.mark.parametrize("streams", [16, pytest.param(64, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("streams", [16, 64])
 async def test_streams_share_kv_blocks_for_a_quarter_of_them(start_server: StartServer, streams: int) -> None:
     room = streams // 4
     metrics_port = free_port()

@@ -102,7 +102,7 @@ def test_a_directory_that_is_everybody_s_is_refused_with_one_line(tmp_path: Path
     ended = serve(tmp_path, {"FAIRLANE_PORT": str(free_port())})
 
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"fairlane: setting data_dir: {tmp_path} is everybody's: ")
+    assert ended.stderr.startswith(f"fairlane: setting data_dir: {tmp_path} is shared by all users: ")
     assert len(ended.stderr.splitlines()) == 1
 
 
