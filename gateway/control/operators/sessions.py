@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 from starlette.datastructures import Headers
-from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from fairlane.gateway.control.operators.admin_key import AdminKeys
@@ -137,12 +136,18 @@ def _digest(name: str) -> str:
 
 def session_of(scope: Scope) -> str | None:
     """Return the session id in a request's cookie, if any."""
-    return HTTPConnection(scope).cookies.get(_cookie_name(scope)) or None
+    return _cookie(scope, _cookie_name(scope))
 
 
 def cookie_of(scope: Scope) -> str | None:
     """Return the cookie of a sign-in in progress at an identity provider, if any."""
-    return HTTPConnection(scope).cookies.get(_cookie_name(scope) + _SIGN_IN) or None
+    return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
+
+
+def _cookie(scope: Scope, name: str) -> str | None:
+    """Return a cookie; of several with one name the first, which browsers send for the most specific path."""
+    pairs = [pair.strip().partition("=") for sent in Headers(scope=scope).getlist("cookie") for pair in sent.split(";")]
+    return next((value for found, _, value in pairs if found == name), "") or None
 
 
 def cookie(scope: Scope, session: str | None) -> str:

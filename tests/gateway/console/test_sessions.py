@@ -50,6 +50,13 @@ async def test_the_cookie_is_for_this_site_alone_and_no_script(bench: AdminBench
     assert answer.headers["cache-control"] == "no-store"
 
 
+async def test_the_first_of_two_cookies_with_one_name_counts(bench: AdminBench) -> None:
+    session = (await signed_in(bench))["cookie"]
+
+    assert await status(bench, "GET", TENANTS, {"cookie": f"fairlane=A; {session}"}) == 401
+    assert await status(bench, "GET", TENANTS, {"cookie": f"{session}; fairlane=A"}) == 200
+
+
 async def test_under_tls_the_cookie_is_bound_to_it(bench: AdminBench) -> None:
     transport = httpx.ASGITransport(application(bench.redis, HandFleet()))
     async with httpx.AsyncClient(transport=transport, base_url="https://gateway") as http:
