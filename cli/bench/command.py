@@ -8,8 +8,10 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
 import msgspec
@@ -31,6 +33,7 @@ from fairlane.cli.client import (
     target_url,
     write_whole,
 )
+from fairlane.cli.options import with_fields
 from fairlane.cli.printer import Output, OutputCommand, OutputForm, default_command, show
 from fairlane.cli.simulation.inputs import cut, read_file
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -40,6 +43,7 @@ Option = typer.Option
 KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_REQUESTS = 100
 ASK_S = 30.0
+# Options that `compare` reports as differences between two runs.
 COMPARED = (
     "speed", "rate", "concurrency", "requests", "duration_s", "latency_share", "api", "ignore_eos", "seed",
     "same_prompts",
@@ -51,140 +55,122 @@ INTERRUPTED = 130
 
 app = typer.Typer(cls=default_command("run"), add_completion=False)
 
-Trace = Annotated[Path | None, Option(metavar="FILE", help="Replay its arrivals, sizes, lanes and tenants.")]
-Rate = Annotated[float | None, Option(min=1e-6, help="Open loop: requests per second, as a Poisson process.")]
-Concurrency = Annotated[int | None, Option(min=1, max=20_000, help="Closed loop: number of clients. [default: 8]")]
-Requests = Annotated[
-    int | None, Option("--requests", "-n", min=1, max=load.MOST_REQUESTS, help="Maximum number of requests.")
-]
-DurationS = Annotated[
-    float | None, Option("--duration", metavar="SECONDS", min=0.1, help="Maximum time to send requests.")
-]
-Speed = Annotated[float, Option(min=1e-6, help="Speed relative to the trace.")]
-Part = Annotated[
-    str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
-]
-BadRowsPolicy = Annotated[
-    Literal["fail", "skip"], Option("--bad-rows", help="Unusable rows of the trace: fail or skip them.")
-]
-PromptTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per prompt, without a trace.")]
-OutputTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per response, without a trace.")]
-Keys = Annotated[list[str] | None, Option("--key", help="A tenant's key; may be repeated. Defaults to OPENAI_API_KEY.")]
-KeysFile = Annotated[Path | None, Option("--keys", metavar="FILE", help="File with lines KEY or NAME KEY [WEIGHT].")]
-Zipf = Annotated[float, Option(min=0.0, max=10.0, help="Zipf exponent of the keys' shares; 0 for equal shares.")]
-LatencyShare = Annotated[
-    float, Option(min=0.0, max=1.0, help="Fraction in the latency lane, unless the trace names lanes.")
-]
-Targets = Annotated[
-    list[str] | None,
-    Option("--target", metavar="LANE:TTFT_MS:TPOT_MS", help="Targets for goodput; default to the lane's."),
-]
-Model = Annotated[str | None, Option(help="Name of the model; defaults to the gateway's first.")]
-Api = Annotated[Literal["completions", "chat"], Option(help="Send exact token ids, or text messages.")]
-Eos = Annotated[
-    bool, Option("--ignore-eos/--stop-at-eos", help="Generate each response to its full length, or stop at EOS.")
-]
-MostOpen = Annotated[int, Option(min=1, max=20_000, help="Open loop: maximum concurrent requests.")]
-TimeoutS = Annotated[float, Option("--timeout", metavar="SECONDS", min=0.1, help="Timeout of one request.")]
-Seed = Annotated[int, Option(help="Seed of arrivals, sizes, lanes and keys.")]
-SamePrompts = Annotated[
-    bool,
-    Option(
-        "--same-prompts", help="Derive prompts from the seed too, so that a second run finds them in the prefix cache."
-    ),
-]
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures and requests to this file.")]
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """The options of a run."""
+
+    trace: Annotated[Path | None, Option(metavar="FILE", help="Replay its arrivals, sizes, lanes and tenants.")] = None
+    rate: Annotated[float | None, Option(min=1e-6, help="Open loop: requests per second, as a Poisson process.")] = None
+    concurrency: Annotated[
+        int | None, Option(min=1, max=20_000, help="Closed loop: number of clients. [default: 8]")
+    ] = None
+    requests: Annotated[
+        int | None, Option("--requests", "-n", min=1, max=load.MOST_REQUESTS, help="Maximum number of requests.")
+    ] = None
+    duration_s: Annotated[
+        float | None, Option("--duration", metavar="SECONDS", min=0.1, help="Maximum time to send requests.")
+    ] = None
+    speed: Annotated[float, Option(min=1e-6, help="Speed relative to the trace.")] = 1.0
+    part: Annotated[
+        str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
+    ] = None
+    bad_rows: Annotated[
+        Literal["fail", "skip"], Option("--bad-rows", help="Unusable rows of the trace: fail or skip them.")
+    ] = "fail"
+    prompt_tokens: Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per prompt, without a trace.")] = "256"
+    output_tokens: Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per response, without a trace.")] = (
+        "64"
+    )
+    key: Annotated[
+        list[str] | None, Option("--key", help="A tenant's key; may be repeated. Defaults to OPENAI_API_KEY.")
+    ] = None
+    keys_file: Annotated[
+        Path | None, Option("--keys", metavar="FILE", help="File with lines KEY or NAME KEY [WEIGHT].")
+    ] = None
+    zipf: Annotated[float, Option(min=0.0, max=10.0, help="Zipf exponent of the keys' shares; 0 for equal shares.")] = (
+        0.0
+    )
+    latency_share: Annotated[
+        float, Option(min=0.0, max=1.0, help="Fraction in the latency lane, unless the trace names lanes.")
+    ] = 1.0
+    target: Annotated[
+        list[str] | None,
+        Option("--target", metavar="LANE:TTFT_MS:TPOT_MS", help="Targets for goodput; default to the lane's."),
+    ] = None
+    model: Annotated[str | None, Option(help="Name of the model; defaults to the gateway's first.")] = None
+    api: Annotated[Literal["completions", "chat"], Option(help="Send exact token ids, or text messages.")] = (
+        "completions"
+    )
+    ignore_eos: Annotated[
+        bool, Option("--ignore-eos/--stop-at-eos", help="Generate each response to its full length, or stop at EOS.")
+    ] = True
+    most_open: Annotated[int, Option(min=1, max=20_000, help="Open loop: maximum concurrent requests.")] = 4_000
+    timeout_s: Annotated[float, Option("--timeout", metavar="SECONDS", min=0.1, help="Timeout of one request.")] = 600.0
+    seed: Annotated[int, Option(help="Seed of arrivals, sizes, lanes and keys.")] = 0
+    same_prompts: Annotated[
+        bool,
+        Option(
+            "--same-prompts",
+            help="Derive prompts from the seed too, so that a second run finds them in the prefix cache.",
+        ),
+    ] = False
+    json_file: Annotated[
+        Path | None, Option("--json", metavar="FILE", help="Write all figures and requests to this file.")
+    ] = None
 
 
-class _BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    setup: dict[str, object]
+@dataclass(frozen=True, kw_only=True)
+class _BenchPlan:
+    # With all defaults filled in; no concurrency is an open loop.
+    options: BenchOptions
     # Rows of a trace; empty if sizes are drawn.
     rows: Sequence[TraceRow]
+    requests: int
     keys: Sequence[load.TenantKey]
     prompts: load.TokenRange
     outputs: load.TokenRange
     targets: dict[str, LaneTarget]
-    latency_share: float
-    rate: float | None
-    speed: float
-    # None for an open loop.
-    concurrency: int | None
-    requests: int
-    duration_s: float | None
-    most_open: int
-    timeout_s: float
-    seed: int
-    same_prompts: bool
-    api: str
-    ignore_eos: bool
 
 
 @app.command()
-def run(
-    trace: Trace = None,
-    rate: Rate = None,
-    concurrency: Concurrency = None,
-    requests: Requests = None,
-    duration: DurationS = None,
-    speed: Speed = 1.0,
-    part: Part = None,
-    bad_rows: BadRowsPolicy = "fail",
-    prompt_tokens: PromptTokens = "256",
-    output_tokens: OutputTokens = "64",
-    key: Keys = None,
-    keys_file: KeysFile = None,
-    zipf: Zipf = 0.0,
-    latency_share: LatencyShare = 1.0,
-    target: Targets = None,
-    model: Model = None,
-    api: Api = "completions",
-    ignore_eos: Eos = True,
-    most_open: MostOpen = 4_000,
-    timeout: TimeoutS = 600.0,
-    seed: Seed = 0,
-    same_prompts: SamePrompts = False,
-    json_file: JsonFile = None,
-    url: Url = None,
-) -> None:
+@with_fields(BenchOptions)
+def run(*, url: Url = None, **options: Any) -> None:  # noqa: ANN401 - the fields of BenchOptions
     """Load the gateway of --url or the settings; report TTFT, TPOT, ITL, throughput and goodput, by lane and key.
 
     Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C reports what was measured.
     """
     with report_errors():
-        if rate is not None and (trace is not None or concurrency is not None):
-            raise CommandError("--rate cannot be combined with --trace or --concurrency")
-        rows = [] if trace is None else cut(trace, read_file(trace, None, bad_rows), part)
-        is_open = rate is not None or (trace is not None and concurrency is None)
-        most = requests or (len(rows) if rows else load.MOST_REQUESTS if duration else DEFAULT_REQUESTS)
-        plan = _BenchPlan(
-            setup={},
-            rows=rows,
-            keys=load.read_keys(key or _own_key(keys_file), keys_file, zipf),
-            prompts=load.TokenRange.parse(prompt_tokens, "--prompt-tokens"),
-            outputs=load.TokenRange.parse(output_tokens, "--output-tokens"),
-            targets=_targets(target or []),
-            latency_share=latency_share,
-            rate=rate,
-            speed=speed,
-            concurrency=None if is_open else concurrency or 8,
-            requests=min(most, len(rows)) if rows else most,
-            duration_s=duration,
-            most_open=most_open,
-            timeout_s=timeout,
-            seed=seed,
-            same_prompts=same_prompts,
-            api=api,
-            ignore_eos=ignore_eos,
-        )
-        plan = msgspec.structs.replace(plan, setup=_setup(plan, trace, part))
+        plan = _planned(BenchOptions(**options))
+        json_file = plan.options.json_file
         if json_file is not None:
             check_writable(json_file)
-        found = uvloop.run(_run(plan, target_url(url), model))
+        found = uvloop.run(_run(plan, target_url(url)))
         if json_file is not None:
             write_whole(json_file, [msgspec.json.encode(found)])
         report.show_report(found)
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
+
+
+def _planned(options: BenchOptions) -> _BenchPlan:
+    trace, rate, concurrency = options.trace, options.rate, options.concurrency
+    if rate is not None and (trace is not None or concurrency is not None):
+        raise CommandError("--rate cannot be combined with --trace or --concurrency")
+    rows = [] if trace is None else cut(trace, read_file(trace, None, options.bad_rows), options.part)
+    is_open = rate is not None or (trace is not None and concurrency is None)
+    without_limit = len(rows) or (load.MOST_REQUESTS if options.duration_s else DEFAULT_REQUESTS)
+    requests = options.requests or without_limit
+    requests = min(requests, len(rows)) if rows else requests
+    return _BenchPlan(
+        options=replace(options, requests=requests, concurrency=None if is_open else concurrency or 8),
+        rows=rows,
+        requests=requests,
+        keys=load.read_keys(options.key or _own_key(options.keys_file), options.keys_file, options.zipf),
+        prompts=load.TokenRange.parse(options.prompt_tokens, "--prompt-tokens"),
+        outputs=load.TokenRange.parse(options.output_tokens, "--output-tokens"),
+        targets=_targets(options.target or []),
+    )
 
 
 @app.command(cls=OutputCommand)
@@ -219,28 +205,31 @@ def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
     return targets
 
 
-def _setup(plan: _BenchPlan, trace: Path | None, part: str | None) -> dict[str, object]:
+def _setup(plan: _BenchPlan, served: str) -> dict[str, object]:
+    options = plan.options
     return {
-        "trace": None if trace is None else trace.name,
-        "slice": part,
-        **{name: getattr(plan, name) for name in COMPARED},
+        "trace": None if options.trace is None else options.trace.name,
+        "slice": options.part,
+        **{name: getattr(options, name) for name in COMPARED},
         "prompt_tokens": [plan.prompts.least, plan.prompts.most],
         "output_tokens": [plan.outputs.least, plan.outputs.most],
         "keys": {key.name: key.weight for key in plan.keys},
+        "model": served,
     }
 
 
-async def _run(plan: _BenchPlan, url: str, model: str | None) -> BenchReport:
-    served, vocabulary = await _look(url, plan.keys[0].key, model, plan.api)
+async def _run(plan: _BenchPlan, url: str) -> BenchReport:
+    options = plan.options
+    served, vocabulary = await _look(url, plan.keys[0].key, options.model, options.api)
     bench = BenchRun(
-        Endpoint(url, PATHS[plan.api]),
+        Endpoint(url, PATHS[options.api]),
         plan.keys,
-        lambda request, prompt: _body(plan, served, request, prompt),
-        PromptMaker(f"{plan.seed}/{'' if plan.same_prompts else secrets.token_hex(8)}", vocabulary),
-        plan.timeout_s,
+        lambda request, prompt: _body(options, served, request, prompt),
+        PromptMaker(f"{options.seed}/{'' if options.same_prompts else secrets.token_hex(8)}", vocabulary),
+        options.timeout_s,
     )
     started_at = time.time()
-    progress = report.BenchProgress(bench.tally, plan.requests, plan.duration_s)
+    progress = report.BenchProgress(bench.tally, plan.requests, options.duration_s)
     watching = asyncio.create_task(progress.show())
     loading = asyncio.create_task(_load(plan, bench))
     with suppress(ValueError, RuntimeError):  # only the main thread can handle signals
@@ -253,25 +242,26 @@ async def _run(plan: _BenchPlan, url: str, model: str | None) -> BenchReport:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    setup = {**plan.setup, "model": served}
-    return _report(plan, bench.tally, setup, started_at, interrupted=interrupted)
+    return _report(plan, bench.tally, _setup(plan, served), started_at, interrupted=interrupted)
 
 
 async def _load(plan: _BenchPlan, bench: BenchRun) -> None:
-    mix = load.Mix(plan.keys, plan.latency_share, random.Random(f"{plan.seed}/mix"))
+    options = plan.options
+    mix = load.Mix(plan.keys, options.latency_share, random.Random(f"{options.seed}/mix"))
     if plan.rows:
-        asked = load.replayed(plan.rows, mix, plan.speed)
+        asked = load.replayed(plan.rows, mix, options.speed)
     else:
-        asked = load.drawn(mix, plan.prompts, plan.outputs, plan.rate, random.Random(f"{plan.seed}/sizes"))
-    is_open = plan.concurrency is None
-    asked = load.bounded(asked, plan.requests, plan.duration_s, is_open=is_open)
-    if plan.concurrency is None:
-        await bench.opened(asked, plan.most_open)
+        asked = load.drawn(mix, plan.prompts, plan.outputs, options.rate, random.Random(f"{options.seed}/sizes"))
+    asked = islice(asked, plan.requests)
+    if options.concurrency is None:
+        await bench.opened(asked, options.most_open, options.duration_s)
     else:
-        await bench.closed(asked, plan.concurrency, plan.duration_s)
+        await bench.closed(asked, options.concurrency, options.duration_s)
 
 
-def _body(plan: _BenchPlan, model: str, request: load.BenchRequest, prompt: Sequence[int] | str) -> dict[str, object]:
+def _body(
+    options: BenchOptions, model: str, request: load.BenchRequest, prompt: Sequence[int] | str
+) -> dict[str, object]:
     body: dict[str, object] = {
         "model": model,
         "max_tokens": request.output_tokens,
@@ -279,9 +269,9 @@ def _body(plan: _BenchPlan, model: str, request: load.BenchRequest, prompt: Sequ
         "stream_options": {"include_usage": True},
         "temperature": 0,
     }
-    if plan.ignore_eos:
+    if options.ignore_eos:
         body["ignore_eos"] = True
-    if plan.api == "chat":
+    if options.api == "chat":
         return {**body, "messages": [{"role": "user", "content": prompt}]}
     return {**body, "prompt": prompt}
 

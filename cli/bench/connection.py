@@ -76,14 +76,22 @@ class Endpoint:
 
 
 class BenchConnection(asyncio.Protocol):
-    """Runs one request at a time. Measurements are in seconds of `time.perf_counter`."""
+    """Runs one request at a time."""
 
     def __init__(self) -> None:
         self.is_open = False
         self._transport: asyncio.Transport | None = None
         self._ended: asyncio.Future[None] | None = None
+        # None except during a response.
         self._parser: Any = None
-        self._reset(None, Gaps())
+        self._measured: Measured
+        self._gaps: Gaps
+        self._rest = b""
+        self._status = 0
+        # Of `time.perf_counter`: when the request was sent, and when the last bytes arrived.
+        self._sent_s = self._now_s = 0.0
+        # Outcome of a response that ends here; a stream is incomplete until its last event.
+        self._code: str | None = INCOMPLETE
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # what TCP gives
         self.is_open, self._transport = True, transport
@@ -95,7 +103,8 @@ class BenchConnection(asyncio.Protocol):
     async def ask(self, request: bytes, measured: Measured, gaps: Gaps) -> None:
         """Send a request and read its response into `measured`, and the gaps between its tokens into `gaps`."""
         assert self._transport is not None  # noqa: S101 - asked once connected
-        self._reset(measured, gaps)
+        self._measured, self._gaps = measured, gaps
+        self._rest, self._status, self._code = b"", 0, INCOMPLETE
         self._parser = httptools.HttpResponseParser(self)
         self._ended = asyncio.get_running_loop().create_future()
         self._sent_s = time.perf_counter()
@@ -111,16 +120,6 @@ class BenchConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _reset(self, measured: Measured | None, gaps: Gaps) -> None:
-        self._measured, self._gaps = measured, gaps
-        self._rest = b""
-        self._status = self._retry_ms = 0
-        self._sent_s = self._first_s = self._last_s = self._now_s = 0.0
-        self._events = 0
-        self._is_done = False
-        self._code: str | None = None
-        self._usage: _Usage | None = None
-
     def data_received(self, data: bytes) -> None:
         self._now_s = time.perf_counter()
         if self._parser is None:
@@ -133,7 +132,7 @@ class BenchConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"retry-after-ms" and value.isdigit():
-            self._retry_ms = int(value)
+            self._measured.retry_ms = int(value)
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
@@ -151,19 +150,16 @@ class BenchConnection(asyncio.Protocol):
             self._end(UNREADABLE)
 
     def on_message_complete(self) -> None:
-        if self._status != 200:
-            self._end(_code(self._rest) or f"http_{self._status}")
-        else:
-            self._end(self._code or (None if self._is_done else INCOMPLETE))
         if not self._parser.should_keep_alive():
             self.close()
+        self._end(self._code if self._status == 200 else _code(self._rest) or f"http_{self._status}")
 
     def _take(self, event: bytes) -> None:
         start = event.find(DATA)
         if start < 0:  # a comment, or the newline that keeps the connection alive
             return
         if event.startswith(DONE, start):
-            self._is_done = True
+            self._code = None if self._code == INCOMPLETE else self._code
         elif event.startswith(ERROR, start):
             self._code = _code(event[start + len(DATA) :]) or "error"
         else:
@@ -173,35 +169,35 @@ class BenchConnection(asyncio.Protocol):
                     self._token()
                     break
             if USAGE in event:
-                self._usage = _usage(event[start + len(DATA) :]) or self._usage
+                self._count(event[start + len(DATA) :])
 
     def _token(self) -> None:
-        if self._events:
-            self._gaps.add(self._now_s - self._last_s)
+        measured, at_s = self._measured, self._now_s - self._sent_s
+        if measured.last_s is None:
+            measured.first_s = at_s
         else:
-            self._first_s = self._now_s
-        self._events += 1
-        self._last_s = self._now_s
+            self._gaps.add(at_s - measured.last_s)
+        measured.last_s = at_s
+        measured.output_tokens += 1
+
+    def _count(self, document: bytes) -> None:
+        try:
+            usage = msgspec.json.decode(document, type=_LastEvent).usage
+        except msgspec.DecodeError:
+            return
+        if usage is not None:
+            self._measured.prompt_tokens, self._measured.output_tokens = usage.prompt_tokens, usage.completion_tokens
+            self._measured.cached_tokens = (usage.prompt_tokens_details or _Details()).cached_tokens
 
     def _end(self, code: str | None) -> None:
-        if self._ended is None or self._ended.done():
-            return
-        self._note(code)
-        self._ended.set_result(None)
+        if self._ended is not None and not self._ended.done():
+            self._note(code)
+            self._ended.set_result(None)
 
     def _note(self, code: str | None) -> None:
-        measured = self._measured
-        if measured is None:
-            return
-        measured.code, measured.retry_ms = code, self._retry_ms
-        measured.end_s = time.perf_counter() - self._sent_s
-        if self._events:
-            measured.first_s, measured.last_s = self._first_s - self._sent_s, self._last_s - self._sent_s
-        measured.output_tokens = self._events
-        if self._usage is not None:
-            measured.prompt_tokens, measured.output_tokens = self._usage.prompt_tokens, self._usage.completion_tokens
-            details = self._usage.prompt_tokens_details
-            measured.cached_tokens = 0 if details is None else details.cached_tokens
+        self._measured.code = code
+        self._measured.end_s = time.perf_counter() - self._sent_s
+        self._parser = None
 
 
 def _code(document: bytes) -> str | None:
@@ -210,10 +206,3 @@ def _code(document: bytes) -> str | None:
     except msgspec.DecodeError:
         return None
     return error.code or error.type
-
-
-def _usage(document: bytes) -> _Usage | None:
-    try:
-        return msgspec.json.decode(document, type=_LastEvent).usage
-    except msgspec.DecodeError:
-        return None

@@ -3,7 +3,7 @@
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -117,16 +117,6 @@ def replayed(rows: Sequence[TraceRow], mix: Mix, speed: float) -> Iterator[Bench
             hash_ids=row.hash_ids,
             block_tokens=row.block_tokens,
         )
-
-
-def bounded(
-    requests: Iterator[BenchRequest], most: int, duration_s: float | None, *, is_open: bool
-) -> Iterator[BenchRequest]:
-    """Yield at most `most` requests, and in an open loop only those within its duration."""
-    for request in islice(requests, most):
-        if is_open and duration_s is not None and request.at_s >= duration_s:
-            return
-        yield request
 
 
 def read_keys(listed: Sequence[str], file: Path | None, zipf: float) -> list[TenantKey]:

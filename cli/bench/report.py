@@ -1,7 +1,6 @@
 """Output of a run: progress, tables, and the comparison of two runs."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
@@ -69,8 +68,7 @@ def show_report(report: BenchReport) -> None:
     typer.echo("")
     details: list[tuple[str, ...]] = []
     for name, group in groups.items():
-        kinds = (("TTFT", group.ttft_ms), ("TPOT", group.tpot_ms), ("ITL", group.itl_ms), ("e2e", group.e2e_ms))
-        details += [(f"{name} {kind}", *_spread(found)) for kind, found in kinds]
+        details += [(f"{name} {kind}", *_spread(found)) for kind, found in _spreads(group).items()]
     show_table(DETAIL_COLUMNS, details)
     if len(report.tenants) > 1:
         typer.echo("")
@@ -102,10 +100,14 @@ def _row(name: str, group: BenchGroup) -> tuple[object, ...]:
     )
 
 
+def _spreads(group: BenchGroup) -> dict[str, BenchSpread | None]:
+    return {"TTFT": group.ttft_ms, "TPOT": group.tpot_ms, "ITL": group.itl_ms, "e2e": group.e2e_ms}
+
+
 def _spread(spread: BenchSpread | None) -> list[str]:
     if spread is None:
         return ["-"] * (len(DETAIL_COLUMNS) - 1)
-    return [duration(value) for value in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)]
+    return [duration(value) for value in msgspec.structs.astuple(spread)]
 
 
 def _notes(report: BenchReport) -> list[str]:
@@ -167,13 +169,7 @@ def _figures(name: str, group: BenchGroup) -> dict[str, float | None]:
         f"{name} goodput": group.goodput,
         f"{name} errors": float(sum(group.errors.values())),
     }
-    spreads: Mapping[str, BenchSpread | None] = {
-        "TTFT": group.ttft_ms,
-        "TPOT": group.tpot_ms,
-        "ITL": group.itl_ms,
-        "e2e": group.e2e_ms,
-    }
-    for kind, spread in spreads.items():
+    for kind, spread in _spreads(group).items():
         for part in ("p50", "p95", "p99"):
             figures[f"{name} {kind} {part} ms"] = None if spread is None else getattr(spread, part)
     return figures

@@ -5,8 +5,10 @@ time of a token after the first. Goodput is the fraction of all sent requests th
 targets; a refusal counts as a miss."""
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -48,18 +50,13 @@ class Gaps:
         return both
 
     def spread(self) -> "BenchSpread | None":
-        total = self._counts.total()
-        if not total:
+        if not self._counts:
             return None
-        ordered = sorted(self._counts.items())
-        mean = sum(_gap_ms(bucket) * count for bucket, count in ordered) / total
-        found, seen, place = [], 0, 0
-        for part in PARTS:
-            while place < len(ordered) and seen + ordered[place][1] < math.ceil(total * part / 100):
-                seen += ordered[place][1]
-                place += 1
-            found.append(_gap_ms(ordered[min(place, len(ordered) - 1)][0]))
-        return BenchSpread(mean, *found)
+        buckets = sorted(self._counts)
+        upto = list(accumulate(self._counts[bucket] for bucket in buckets))
+        mean = sum(_gap_ms(bucket) * count for bucket, count in self._counts.items()) / upto[-1]
+        places = (bisect_left(upto, math.ceil(upto[-1] * part / 100)) for part in PARTS)
+        return BenchSpread(mean, *(_gap_ms(buckets[place]) for place in places))
 
 
 def _gap_ms(bucket: int) -> float:

@@ -71,11 +71,13 @@ class BenchRun:
         finally:
             self._end()
 
-    async def opened(self, requests: Iterator[BenchRequest], most_open: int) -> None:
+    async def opened(self, requests: Iterator[BenchRequest], most_open: int, duration_s: float | None = None) -> None:
         self.tally.began_s = began_s = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for request in requests:
+                    if duration_s is not None and request.at_s >= duration_s:
+                        return
                     wait_s = began_s + request.at_s - time.perf_counter()
                     if wait_s > 0:
                         await asyncio.sleep(wait_s)
