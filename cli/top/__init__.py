@@ -2,7 +2,7 @@
 
     command.py  the command; names the missing extra if textual is not installed
     picture.py  the data: the overview's lanes, tenants and workers, and the map of blocks
-    feed.py     its source: the live stream, else the overview each second, else lanes and workers only
+    feed.py     its source: the live stream, or the overview each second
     panels.py   its rendering as text: tables, bars, the map
     app.py      the textual app: layout and keys
 

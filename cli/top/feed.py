@@ -1,54 +1,34 @@
-"""Source of the data of `fairlane top`, the best that the gateway offers:
+"""Source of the data of `fairlane top`: the stream of `/admin/v1/live`, or `/admin/v1/overview` at intervals if the
+stream has no room.
 
-    live       the stream of `/admin/v1/live`: the overview about each second, and the map of blocks if available
-    overview   `/admin/v1/overview` each second, if there is no stream or no room in it
-    parts      `/admin/v1/lanes` and `/workers` each second, on a gateway with neither
-
-An unavailable gateway is retried each second; the last picture stays, with the error."""
+The stream brings the overview about each second, and the map of blocks if it is available. An unavailable gateway is
+retried; the last picture stays, with the error."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 
 import httpx
 import msgspec
 
-from fairlane.cli.client import URL_VARIABLE
-from fairlane.cli.top.picture import Picture, TopLane, TopOverview, TopWorker, read_maps, read_overview
+from fairlane.cli.client import CommandError, no_gateway, refused
+from fairlane.cli.top.picture import BlockMaps, Picture, TopOverview
 
-ADMIN = "/admin/v1"
+LIVE, OVERVIEW = "/admin/v1/live", "/admin/v1/overview"
 # A stream silent for this long, without even a keep-alive, is reopened.
 SILENT_S = 30.0
 ASK_S = 10.0
-PAGE = 1000
+# Pause after a refused key: frequent retries would look like guessing.
 REFUSED_S = 10.0
-NOT_THERE, NOT_LET_IN = (404, 405), (401, 403)
 
 OnPicture = Callable[[Picture], None]
 
 
-class _Page(msgspec.Struct):
-    data: msgspec.Raw
-
-
-class _ErrorMessage(msgspec.Struct):
+class _Unavailable(msgspec.Struct):
     message: str = ""
 
 
-class _ErrorDocument(msgspec.Struct):
-    error: _ErrorMessage
-
-
-class NotServed(Exception):
-    """The gateway does not have this call, or its stream has no room."""
-
-
-class TroubleError(Exception):
-    """Why there is no new snapshot, in one line."""
-
-
-class KeyRefused(TroubleError):
-    """The key was refused; frequent retries would look like guessing."""
+class KeyRefused(CommandError):
+    """The key was refused."""
 
 
 class Feed:
@@ -75,82 +55,45 @@ class Feed:
             while True:
                 pause_s = self._every_s
                 try:
-                    await self._ways(http)
-                except TroubleError as trouble:
-                    self._report(trouble=str(trouble))
-                    pause_s = REFUSED_S if isinstance(trouble, KeyRefused) else pause_s
+                    await self._stream(http)
+                except CommandError as error:
+                    self._report(trouble=str(error))
+                    pause_s = REFUSED_S if isinstance(error, KeyRefused) else pause_s
                 except httpx.HTTPError as error:
-                    reason = type(error).__name__
-                    self._report(trouble=f"no gateway answers at {self._url} ({reason}): is {URL_VARIABLE} right?")
+                    self._report(trouble=str(no_gateway(self._url, error)))
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     self._report(trouble=f"{self._url} does not answer like Fairlane")
                 await asyncio.sleep(pause_s)
-
-    async def _ways(self, http: httpx.AsyncClient) -> None:
-        for way in (self._live, self._overview, self._parts):
-            try:
-                await way(http)
-            except NotServed:
-                continue
-            return
 
     def _report(self, *, trouble: str = "", **changes: object) -> None:
         self._picture = msgspec.structs.replace(self._picture, trouble=trouble, **changes)
         self._on_picture(self._picture)
 
-    async def _live(self, http: httpx.AsyncClient) -> None:
-        async with http.stream("GET", f"{ADMIN}/live", headers={"accept": "text/event-stream"}) as answer:
-            if not answer.is_success:
-                await answer.aread()
-            _check(answer)
-            async for event, document in _events(answer):
-                if event == "overview":
-                    self._report(overview=read_overview(document))
-                elif event == "kv":
-                    self._report(maps=read_maps(document), trouble=self._picture.trouble)
-                elif event == "unavailable":
-                    self._report(trouble=msgspec.json.decode(document, type=_ErrorMessage).message)
-        raise TroubleError(f"{self._url} ended its stream")
-
-    async def _overview(self, http: httpx.AsyncClient) -> None:
+    async def _stream(self, http: httpx.AsyncClient) -> None:
+        async with http.stream("GET", LIVE, headers={"accept": "text/event-stream"}) as answer:
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:
+                await _check(answer)
+                async for event, document in _events(answer):
+                    if event == "overview":
+                        self._report(overview=msgspec.json.decode(document, type=TopOverview))
+                    elif event == "kv":
+                        maps = msgspec.json.decode(document, type=BlockMaps).workers
+                        self._report(maps=maps, trouble=self._picture.trouble)
+                    elif event == "unavailable":
+                        self._report(trouble=msgspec.json.decode(document, type=_Unavailable).message)
+                raise CommandError(f"{self._url} ended its stream")
         while True:
-            self._report(overview=read_overview(await _get(http, "/overview")))
-            await asyncio.sleep(self._every_s)
-
-    async def _parts(self, http: httpx.AsyncClient) -> None:
-        while True:
-            lanes = await _page(http, "/lanes")
-            workers = await _page(http, "/workers")
-            overview = TopOverview(
-                at=time.time(),
-                lanes=msgspec.json.decode(lanes, type=list[TopLane]),
-                workers=msgspec.json.decode(workers, type=list[TopWorker]),
-            )
-            self._report(overview=overview)
+            answer = await http.get(OVERVIEW)
+            await _check(answer)
+            self._report(overview=msgspec.json.decode(answer.content, type=TopOverview))
             await asyncio.sleep(self._every_s)
 
 
-async def _get(http: httpx.AsyncClient, path: str) -> bytes:
-    answer = await http.get(f"{ADMIN}{path}")
-    _check(answer)
-    return answer.content
-
-
-async def _page(http: httpx.AsyncClient, path: str) -> msgspec.Raw:
-    return msgspec.json.decode(await _get(http, f"{path}?limit={PAGE}"), type=_Page).data
-
-
-def _check(answer: httpx.Response) -> None:
-    if answer.is_success:
-        return
-    if answer.status_code in NOT_THERE or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
-        raise NotServed
-    try:
-        message = msgspec.json.decode(answer.content, type=_ErrorDocument).error.message
-    except msgspec.DecodeError:
-        message = f"answers {answer.status_code}"
-    kind = KeyRefused if answer.status_code in NOT_LET_IN else TroubleError
-    raise kind(f"{answer.url.host}: {message}")
+async def _check(answer: httpx.Response) -> None:
+    if not answer.is_success:
+        await answer.aread()
+        kind = KeyRefused if answer.status_code in (401, 403) else CommandError
+        raise kind(f"{answer.url.host}: {refused(answer)}")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:

@@ -83,12 +83,8 @@ def _against(spread: TopSpread | None, target_ms: float | None) -> Text:
     return Text.assemble((duration(spread.p95), BAD if is_late else GOOD), aim)
 
 
-def tenants_panel(
-    tenants: Sequence[TopTenant] | None, sort: str, filtered: str, blocks: int, width: int
-) -> RenderableType:
+def tenants_panel(tenants: Sequence[TopTenant], sort: str, filtered: str, blocks: int, width: int) -> RenderableType:
     """Render tenants with their share of KV blocks, sorted and filtered."""
-    if tenants is None:
-        return _nothing("this gateway does not report tenants")
     found = [each for each in tenants if filtered.lower() in each.tenant.lower()]
     if not found:
         return _nothing("no tenant with that name has work" if filtered else "no tenant has work")

@@ -1,6 +1,6 @@
 """Data of `fairlane top`: the fleet at one moment, as the admin API reports it.
 
-Fields that an older gateway does not report are None or empty; unknown fields are ignored."""
+Unknown fields are ignored."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,7 @@ Run = tuple[int, int, int, int]
 class TopSpread(msgspec.Struct, frozen=True):
     """Percentiles in milliseconds."""
 
-    p50: float
     p95: float
-    p99: float
 
 
 class TopLane(msgspec.Struct, frozen=True):
@@ -85,8 +83,7 @@ class TopOverview(msgspec.Struct, frozen=True):
 
     at: float = 0.0
     lanes: Sequence[TopLane] = ()
-    # None if the gateway does not report tenants.
-    tenants: Sequence[TopTenant] | None = None
+    tenants: Sequence[TopTenant] = ()
     workers: Sequence[TopWorker] = ()
     refusals: dict[str, int] = {}
 
@@ -101,15 +98,7 @@ class Picture(msgspec.Struct, frozen=True):
     trouble: str = ""
 
 
-def read_overview(document: bytes | str) -> TopOverview:
-    """Decode an overview. Raises msgspec.DecodeError."""
-    return msgspec.json.decode(document, type=TopOverview)
+class BlockMaps(msgspec.Struct, frozen=True):
+    """The maps of all workers."""
 
-
-class _Maps(msgspec.Struct):
     workers: Sequence[TopBlocks] = ()
-
-
-def read_maps(document: bytes | str) -> Sequence[TopBlocks]:
-    """Decode the maps of all workers. Raises msgspec.DecodeError."""
-    return msgspec.json.decode(document, type=_Maps).workers
