@@ -209,15 +209,6 @@ def check_writable(file: Path) -> None:
         raise CommandError(f"{file}: cannot be written (no directory to write to)")
 
 
-def check_directory(directory: Path) -> None:
-    """Check, as far as possible beforehand, that a directory exists or can be created. Raises CommandError."""
-    nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise CommandError(f"{nearest}: is not a directory")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise CommandError(f"{directory}: cannot be written")
-
-
 def make_directory(directory: Path) -> None:
     """Create a directory and its parents. Raises CommandError."""
     try:

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 
+import msgspec
 import typer
 
 from fairlane.cli.printer import Document, OutputForm, duration, printable, show, show_table
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.advice import Advice, Knob, Question, Target
 from fairlane.scheduler.simulation.headroom import Headroom, headroom
-from fairlane.scheduler.simulation.results import Spread
 from fairlane.scheduler.simulation.scenario import Stretch
 from fairlane.scheduler.simulation.sizing import ATTAINMENT, LaneVerdict, Verdict
 from fairlane.scheduler.simulation.trace import Trace, TraceRow
@@ -69,9 +69,9 @@ def present(
         "workers": advice.sizing.workers,
         "edge": advice.sizing.is_edge,
         "counts": [_count(advice.sizing.verdicts[count]) for count in sorted(advice.sizing.verdicts)],
-        "targets": [_target(target) for target in advice.targets],
+        "targets": msgspec.to_builtins(advice.targets),
         "knobs": [{"change": knob.change, "setting": knob.setting, **_count(knob.verdict)} for knob in advice.knobs],
-        "headroom": [_headroom(each) for each in limits],
+        "headroom": msgspec.to_builtins(limits),
     }
     show(document, output, lambda: _tables(trace, rows, stretch, advice, limits))
 
@@ -81,44 +81,9 @@ def _count(verdict: Verdict) -> Document:
         "workers": verdict.workers,
         "keeps": verdict.keeps,
         "misses": list(verdict.misses),
-        "lanes": {
-            lane.value: {
-                "requests": found.requests,
-                "ttft_kept": found.ttft_kept,
-                "tpot_kept": found.tpot_kept,
-                "refused": found.refused,
-                "ttft_ms": _percentiles(found.ttft_ms),
-                "tpot_ms": _percentiles(found.tpot_ms),
-            }
-            for lane, found in verdict.lanes.items()
-        },
+        "lanes": msgspec.to_builtins(verdict.lanes),
         "drained_ms": verdict.drained_ms if verdict.drained_ms < math.inf else None,
         "drain_allowed_ms": verdict.drain_allowed_ms,
-    }
-
-
-def _percentiles(found: Spread | None) -> Document | None:
-    return None if found is None else {"p50": found.p50, "p95": found.p95, "p99": found.p99}
-
-
-def _target(target: Target) -> Document:
-    return {
-        "setting": target.setting,
-        "target_ms": target.target_ms,
-        "p99_ms": target.p99_ms,
-        "could_be_ms": target.could_be_ms,
-        "kept": target.kept,
-    }
-
-
-def _headroom(found: Headroom) -> Document:
-    return {
-        "tenant": found.tenant,
-        "limit": found.limit,
-        "stated": found.stated,
-        "used": found.used,
-        "projected": found.is_projected,
-        "refused": found.refused,
     }
 
 
@@ -193,7 +158,7 @@ def _knob_row(knob: Knob) -> Sequence[object]:
 
 def _headroom_row(found: Headroom) -> Sequence[object]:
     part = _percent(found.used / found.stated if found.stated else None)
-    return found.tenant, found.limit, found.stated, round(found.used), part, found.is_projected, found.refused
+    return found.tenant, found.limit, found.stated, round(found.used), part, found.projected, found.refused
 
 
 def _lanes(verdict: Verdict) -> tuple[LaneVerdict | None, LaneVerdict | None]:

@@ -19,26 +19,13 @@ from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, la
 app = typer.Typer(add_completion=False)
 Option = typer.Option
 
-TraceFile = Annotated[
-    Path | None,
-    Option(
-        metavar="FILE",
-        help="Output of `fairlane record`; CSV: arrival_s,prompt_tokens,output_tokens; or Mooncake's format.",
-    ),
-]
 BadRowPolicy = Annotated[
     Literal["fail", "skip"],
     Option("--bad-rows", help="Unusable rows: fail, or name and skip them."),
 ]
-Workers = Annotated[int, Option(help="Number of workers, 1 to 1000; more than one share the global queue.")]
 Tenants = Annotated[int, Option(help="Number of tenants.")]
 Zipf = Annotated[float, Option(help="Zipf exponent of the tenants' shares; 0 for equal shares.")]
 LatencyShare = Annotated[float, Option(help="Fraction of requests in the latency lane, 0 to 1.")]
-TtftLimit = Annotated[
-    float | None,
-    Option(help="TTFT deadline in seconds that latency requests state; they are refused if it cannot be met."),
-]
-Loads = Annotated[list[float] | None, Option(help="Speed relative to the recording; repeat to compare. [default: 1]")]
 Slice = Annotated[
     str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
 ]
@@ -47,41 +34,48 @@ HardwareName = Annotated[
     str | None, Option("--hardware", help="Worker preset such as h100-8b, l4-1b, cpu-135m; see docs/simulation.md.")
 ]
 Costs = Annotated[Path | None, Option(metavar="FILE", help="Calibration of a worker, in JSON; --calibrate writes it.")]
-Calibrate = Annotated[str | None, Option(metavar="URL", help="Calibrate from a running worker's metrics port.")]
-Blocks = Annotated[int | None, Option(help="KV blocks per worker.")]
-HostSlots = Annotated[int | None, Option(help="Blocks that each worker can swap out.")]
-MaxSequences = Annotated[int | None, Option(help="Maximum sequences per step of a worker.")]
-PrefixCache = Annotated[
-    bool | None,
-    Option("--prefix-cache/--no-prefix-cache", help="Cache prompts' KV. [default: if the trace names blocks]"),
-]
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")]
-Plots = Annotated[Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service into this directory.")]
-PlotsAs = Annotated[Literal["png", "svg"], Option("--plots-as", help="Format of the plots.")]
 
 
 @app.command()
 def simulate(
-    trace: TraceFile = None,
-    workers: Workers = 1,
+    trace: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Output of `fairlane record`; CSV: arrival_s,prompt_tokens,output_tokens; or Mooncake's format.",
+        ),
+    ] = None,
+    workers: Annotated[int, Option(help="Number of workers, 1 to 1000; more than one share the global queue.")] = 1,
     tenants: Tenants = 8,
     zipf: Zipf = 1.0,
     latency_share: LatencyShare = 0.3,
-    ttft_limit: TtftLimit = None,
-    load: Loads = None,
+    ttft_limit: Annotated[
+        float | None,
+        Option(help="TTFT deadline in seconds that latency requests state; they are refused if it cannot be met."),
+    ] = None,
+    load: Annotated[
+        list[float] | None, Option(help="Speed relative to the recording; repeat to compare. [default: 1]")
+    ] = None,
     part: Slice = None,
     seed: Seed = 0,
     bad_rows: BadRowPolicy = "fail",
     hardware: HardwareName = None,
     costs: Costs = None,
-    calibrate: Calibrate = None,
-    blocks: Blocks = None,
-    host_slots: HostSlots = None,
-    max_sequences: MaxSequences = None,
-    prefix_cache: PrefixCache = None,
-    json_file: JsonFile = None,
-    plots: Plots = None,
-    plots_as: PlotsAs = "png",
+    calibrate: Annotated[
+        str | None, Option(metavar="URL", help="Calibrate from a running worker's metrics port.")
+    ] = None,
+    blocks: Annotated[int | None, Option(help="KV blocks per worker.")] = None,
+    host_slots: Annotated[int | None, Option(help="Blocks that each worker can swap out.")] = None,
+    max_sequences: Annotated[int | None, Option(help="Maximum sequences per step of a worker.")] = None,
+    prefix_cache: Annotated[
+        bool | None,
+        Option("--prefix-cache/--no-prefix-cache", help="Cache prompts' KV. [default: if the trace names blocks]"),
+    ] = None,
+    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")] = None,
+    plots: Annotated[
+        Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service into this directory.")
+    ] = None,
+    plots_as: Annotated[Literal["png", "svg"], Option("--plots-as", help="Format of the plots.")] = "png",
 ) -> None:
     """Run the real scheduler in virtual time over a request trace.
 

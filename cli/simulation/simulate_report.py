@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from fairlane.cli.client import CommandError, check_directory, check_writable, make_directory, write_whole
+from fairlane.cli.client import CommandError, check_writable, make_directory, write_whole
 from fairlane.cli.printer import show_table
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
 from fairlane.scheduler.simulation.scenario import Scenario
@@ -48,8 +48,11 @@ def check(json_file: Path | None, plots: Path | None) -> None:
     if json_file is not None:
         check_writable(json_file)
     if plots is not None:
-        check_directory(plots)
-        _check_matplotlib()
+        try:
+            import matplotlib.figure  # noqa: F401 - checks that it is installed
+        except ImportError:
+            raise CommandError("plots need matplotlib: pip install 'fairlane[plots]'") from None
+        make_directory(plots)
 
 
 def write(
@@ -59,7 +62,6 @@ def write(
     files: dict[Path, bytes] = {}
     if plots is not None:
         files = {plots / f"{name}.{form}": picture for name, picture in draw(runs, form).items()}
-        make_directory(plots)
     if json_file is not None:
         document = msgspec.json.encode(_document(scenario, trace, runs))
         files[json_file] = msgspec.json.format(document, indent=2) + b"\n"
@@ -75,13 +77,6 @@ def show(runs: Sequence[SimulatedLoad]) -> None:
             show_table((kind, *GROUP_COLUMNS), [(name, *_figures(group)) for name, group in groups.items()])
             typer.echo()
     show_table(RUN_COLUMNS, [_line(run) for run in runs])
-
-
-def _check_matplotlib() -> None:
-    try:
-        import matplotlib.figure  # noqa: F401 - checks that it is installed
-    except ImportError:
-        raise CommandError("plots need matplotlib: pip install 'fairlane[plots]'") from None
 
 
 def _figures(group: Group) -> tuple[object, ...]:

@@ -43,7 +43,7 @@ class Headroom:
     # Maximum in any window of the limit. If the trace is shorter than a day's or month's window, extrapolated at its
     # mean rate.
     used: float
-    is_projected: bool
+    projected: bool
     # Requests of the tenant that any of its own limits rejected.
     refused: int
 
@@ -71,14 +71,14 @@ def headroom(trace: Trace) -> list[Headroom]:
 
 def _of(tenant: str, name: str, stated: int, rows: list[TraceRow], length_ms: float, refused: int) -> Headroom:
     if name in _LARGEST:
-        used, is_projected = float(max(map(_LARGEST[name], rows), default=0)), False
+        used, projected = float(max(map(_LARGEST[name], rows), default=0)), False
     else:
         window_ms, amount = _WINDOWS[name]
-        is_projected = window_ms > MINUTE_MS and length_ms < window_ms
+        projected = window_ms > MINUTE_MS and length_ms < window_ms
         used = float(most_within(rows, window_ms, amount))
-        if is_projected:
+        if projected:
             used *= window_ms / max(MINUTE_MS, length_ms)
-    return Headroom(tenant=tenant, limit=name, stated=stated, used=used, is_projected=is_projected, refused=refused)
+    return Headroom(tenant=tenant, limit=name, stated=stated, used=used, projected=projected, refused=refused)
 
 
 def most_within(rows: Iterable[TraceRow], window_ms: float, amount: _Amount) -> int:
