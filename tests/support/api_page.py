@@ -255,7 +255,7 @@ def _shapes(names: Iterable[str], schemas: Json, plain_words: int) -> Iterator[s
     for name in names:
         rows = _rows(schemas[name], plain_words)
         base = max(earlier, key=lambda other: len({*rows} & {*earlier[other]}), default=None)
-        yield f"### {_title(name)}\n\n{schemas[name]['description']}\n"
+        yield f"### {name}\n\n{schemas[name]['description']}\n"
         same = {*rows} & {*earlier[base]} if base else set()
         if base and len(same) >= SHARED_FIELDS:
             others = [row[0] for row in earlier[base] if row not in same]
@@ -291,17 +291,12 @@ def _optional(kind: str) -> str:
     return kind if kind == "null" else without if without != kind else f"{kind}, not null"
 
 
-def _title(name: str) -> str:
-    """A schema's name without the module that pydantic or msgspec puts before one that exists twice."""
-    return name.rpartition("__")[2]
-
-
 def _names(fields: Iterable[str]) -> str:
     return ", ".join(f"`{field}`" for field in fields)
 
 
 def _link(name: str) -> str:
-    return f"[{_title(name)}](#{_title(name).lower()})"
+    return f"[{name}](#{name.lower()})"
 
 
 def _type(schema: Json) -> str:

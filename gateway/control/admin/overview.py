@@ -26,6 +26,7 @@ from fairlane.gateway.insight.fleet_metrics.sums import (
     merged,
     percentiles_ms,
 )
+from fairlane.gateway.insight.request_traces.figures import PercentilesView
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -38,14 +39,6 @@ HEARD_FOR_S = 4.0
 # A gateway that has reported nothing for this long is considered dead, with its requests.
 SILENT_AFTER_MS = 15_000
 MOST_TENANTS_SHOWN = 64
-
-
-class PercentilesView(TypedDict):
-    """A distribution over the window, in milliseconds. The error of each percentile is at most 10%."""
-
-    p50: Annotated[float, about("Median in milliseconds")]
-    p95: Annotated[float, about("95th percentile in milliseconds")]
-    p99: Annotated[float, about("99th percentile in milliseconds")]
 
 
 class LaneResults(TypedDict):

@@ -1,6 +1,6 @@
 """Responses in Anthropic's format, as published in OpenAPI; `gateway.answers.messages` builds them."""
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import Field
 from pydantic.config import JsonDict
@@ -9,33 +9,10 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic supports
 from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView
 from fairlane.gateway.control.openapi.schemas import Limited
+from fairlane.gateway.dialects.anthropic.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 from fairlane.gateway.errors import ANTHROPIC_TYPES
 
 _ERROR_TYPES: JsonDict = {"enum": ["invalid_request_error", *dict.fromkeys(ANTHROPIC_TYPES.values())]}
-
-
-class TextContent(TypedDict):
-    """Text of the answer."""
-
-    type: Annotated[Literal["text"], about("Type of this object")]
-    text: Annotated[str, about("The text")]
-
-
-class ThinkingContent(TypedDict):
-    """The model's thinking; empty if the request omits it."""
-
-    type: Annotated[Literal["thinking"], about("Type of this object")]
-    thinking: Annotated[str, about("The model's thinking")]
-    signature: Annotated[str, about("Always `unsigned`: returned thinking is accepted unchecked")]
-
-
-class ToolUseContent(TypedDict):
-    """A tool call."""
-
-    type: Annotated[Literal["tool_use"], about("Type of this object")]
-    id: Annotated[str, about("Identifier")]
-    name: Annotated[str, about("Name")]
-    input: Annotated[dict[str, Any], about("The arguments")]
 
 
 class MessageUsage(TypedDict):
@@ -55,17 +32,17 @@ class AnthropicMessage(TypedDict):
     type: Annotated[Literal["message"], about("Type of this object")]
     role: Annotated[Literal["assistant"], about("The message's author")]
     model: Annotated[str, about("The model's name")]
-    content: Annotated[list[TextContent | ThinkingContent | ToolUseContent], about("Its blocks, in order")]
+    content: Annotated[list[TextBlock | ThinkingBlock | ToolUseBlock], about("Its blocks, in order")]
     stop_reason: Annotated[
         Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"],
         about("Why the message ended"),
     ]
     stop_sequence: Annotated[str | None, about("The stop sequence that matched; null: none")]
     usage: Annotated[MessageUsage, about("Charged tokens")]
-    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
+    fairlane: NotRequired[Limited]
 
 
-class TokenCount(TypedDict):
+class PromptTokens(TypedDict):
     """The number of a prompt's tokens."""
 
     input_tokens: Annotated[int, about("Prompt tokens")]

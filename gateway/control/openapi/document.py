@@ -20,7 +20,7 @@ from fairlane.gateway.control.admin.routes import OPERATIONS
 from fairlane.gateway.control.openapi import headers
 from fairlane.gateway.control.openapi.anthropic import AnthropicError
 from fairlane.gateway.control.openapi.calls import ANY_REQUEST, FORM, NEUTRAL, OPEN_CALLS, STREAM, TENANT_API
-from fairlane.gateway.control.openapi.examples import ANSWERS, BODIES, ERROR
+from fairlane.gateway.control.openapi.examples import BODIES
 from fairlane.gateway.control.openapi.refine import query_schema, refined, with_neutral_fields
 from fairlane.gateway.control.openapi.schemas import Error
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
@@ -122,15 +122,12 @@ def document() -> Json:
 def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
     bodies: list[Any] = [row.body for row in rows if row.body is not None]
-    wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
-        *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, *_ERRORS])),
-        *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
+    wanted: list[tuple[Any, Literal["validation"], TypeAdapter[Any]]] = [
+        (shape, "validation", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, *_ERRORS, *bodies])
     ]
     places, defined = TypeAdapter.json_schemas(wanted, ref_template="#/components/schemas/{model}")
     named = {shape: schema for (shape, _), schema in places.items()}
-    schemas = refined(with_neutral_fields(defined["$defs"], NEUTRAL))
-    schemas[Error.__name__]["examples"] = [ERROR]
-    return schemas, named
+    return refined(with_neutral_fields(defined["$defs"], NEUTRAL)), named
 
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
@@ -141,8 +138,6 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     if row.body is not None:
         shown["requestBody"] = _body(row, named)
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
-    if JSON in content:
-        content[JSON] |= _example(ANSWERS, row)
     done = {"description": "Done", "headers": headers.of_success(row), "content": content}
     shown["responses"] = {str(row.status): done, **_refusals(row, named)}
     shown["security"] = _NEEDS[row.who]
@@ -151,16 +146,14 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
 
 def _body(row: Documented, named: Mapping[Any, Json]) -> Json:
     models = [kind for kind in get_args(row.body) or (row.body,) if issubclass(kind, BaseModel)]
-    content = {"schema": named[row.body], **_example(BODIES, row)}
+    content: Json = {"schema": named[row.body]}
+    if row.name in BODIES:
+        content["example"] = BODIES[row.name]
     return {
         # A missing body is read as an empty object; the gateway refuses a missing form.
         "required": all(any(field.is_required() for field in kind.model_fields.values()) for kind in models),
         "content": {JSON if models else FORM: content},
     }
-
-
-def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
-    return {"example": known[row.name]} if row.name in known else {}
 
 
 def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type

@@ -1,4 +1,4 @@
-"""Example bodies by operation, for readers of the document and for tools that send examples.
+"""Example request bodies by operation, for readers of the document and for tools that send examples.
 
 A test validates each against its schema."""
 
@@ -7,9 +7,6 @@ from typing import Any
 
 _MODEL = "SmolLM2-135M-Instruct"
 _CONVERSATION = [{"role": "user", "content": "What is the capital of France?"}]
-_DETAILS = dict.fromkeys(
-    ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"), 0
-)
 _LIMITS = {"requests_per_minute": 60, "tokens_per_day": 1_000_000}
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
@@ -46,99 +43,4 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "rotate_key": {"overlap_s": 3_600},
     "simulate": {"trace": "recorded-20270115T080000123456-5f0c2a91.trace", "workers": 4, "loads": [1.0, 2.0]},
     "tokenize": {"model": _MODEL, "messages": _CONVERSATION},
-}
-# Successful responses.
-ANSWERS: Mapping[str, Mapping[str, Any]] = {
-    "create_chat_completion": {
-        "id": "chatcmpl-8dd0b1c2",
-        "object": "chat.completion",
-        "created": 1_800_000_000,
-        "model": _MODEL,
-        "service_tier": "default",
-        "system_fingerprint": "fp_2f1c09ab5d",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "The capital of France is Paris.", "refusal": None},
-                "logprobs": None,
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": {
-            "prompt_tokens": 37,
-            "completion_tokens": 8,
-            "total_tokens": 45,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": _DETAILS,
-        },
-    },
-    "create_completion": {
-        "id": "cmpl-8dd0b1c2",
-        "object": "text_completion",
-        "created": 1_800_000_000,
-        "model": _MODEL,
-        "service_tier": "default",
-        "system_fingerprint": "fp_2f1c09ab5d",
-        "choices": [{"index": 0, "text": " Paris.", "logprobs": None, "finish_reason": "stop"}],
-        "usage": {
-            "prompt_tokens": 5,
-            "completion_tokens": 3,
-            "total_tokens": 8,
-            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
-            "completion_tokens_details": _DETAILS,
-        },
-    },
-    "list_models": {
-        "object": "list",
-        "data": [
-            {
-                "id": _MODEL,
-                "object": "model",
-                "created": 1_800_000_000,
-                "owned_by": "fairlane",
-                "context_length": 8192,
-                "max_model_len": 8192,
-                "exact": True,
-            }
-        ],
-    },
-    "list_open_batches": {
-        "data": [
-            {
-                "id": "batch_2f1c09ab5d7e4a60b1c2d3e4",
-                "tenant": "acme",
-                "key": "8dd0b1c2",
-                "endpoint": "/v1/chat/completions",
-                "status": "in_progress",
-                "created_at": 1_800_000_000,
-                "window_ends_at": 1_800_086_400,
-                "total": 5_000,
-                "completed": 1_240,
-                "failed": 3,
-                "enqueued_tokens": 412_600,
-                "gateway": "gateway-7f9c-1a2b3c4d",
-            }
-        ],
-        "has_more": False,
-        "last_id": "001800086400:batch_2f1c09ab5d7e4a60b1c2d3e4",
-    },
-    "tokenize": {"count": 3, "max_model_len": 8192, "tokens": [504, 3575, 30]},
-}
-# An error response.
-ERROR: Mapping[str, Any] = {
-    "error": {
-        "message": "The limit tokens_per_minute of this tenant refuses the request.",
-        "type": "rate_limit_error",
-        "param": None,
-        "code": "rate_limit_exceeded",
-        "limit": {
-            "name": "tokens_per_minute",
-            "scope": "tenant",
-            "limit": 20_000,
-            "used": 19_800,
-            "reserved": 150,
-            "requested": 400,
-            "resets_at": 1_800_000_060.0,
-        },
-    }
 }

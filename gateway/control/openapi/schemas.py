@@ -1,34 +1,22 @@
-"""Responses of the tenant API, as published in OpenAPI; `gateway.answers` builds them."""
+"""Responses of the tenant API, as published in OpenAPI; `gateway.answers` builds them.
 
-from typing import Annotated, Literal, NotRequired
+Parts that clients send back in later requests are the models of request bodies."""
+
+from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView
+from fairlane.gateway.dialects.openai.tools import CallBody
 
 FinishReason = Literal["stop", "length"]
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 Tier = Literal["priority", "flex", "default"]
+Limited = Annotated[dict[str, str], about("`limited_by`: the limit that cut the answer short; absent if none did")]
 _FINISH = about(
     "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
 )
-
-
-class CachedTokens(TypedDict):
-    """The cached part of the prompt's tokens."""
-
-    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
-    audio_tokens: Annotated[int, about("Always 0")]
-
-
-class CompletionTokens(TypedDict):
-    """OpenAI's breakdown of the output tokens; always 0."""
-
-    reasoning_tokens: Annotated[int, about("Always 0")]
-    audio_tokens: Annotated[int, about("Always 0")]
-    accepted_prediction_tokens: Annotated[int, about("Always 0")]
-    rejected_prediction_tokens: Annotated[int, about("Always 0")]
 
 
 class Usage(TypedDict):
@@ -37,14 +25,8 @@ class Usage(TypedDict):
     prompt_tokens: Annotated[int, about("Prompt tokens")]
     completion_tokens: Annotated[int, about("Charged output tokens of all choices")]
     total_tokens: Annotated[int, about("Prompt and output tokens")]
-    prompt_tokens_details: Annotated[CachedTokens, about("OpenAI's breakdown of the prompt tokens")]
-    completion_tokens_details: Annotated[CompletionTokens, about("OpenAI's breakdown of the output tokens")]
-
-
-class Limited(TypedDict):
-    """The limit that cut a choice short."""
-
-    limited_by: Annotated[str, about("The limit's name")]
+    prompt_tokens_details: Annotated[dict[str, int], about("`cached_tokens`: prompt tokens that were in a cache")]
+    completion_tokens_details: Annotated[dict[str, int], about("OpenAI's breakdown of the output tokens, always 0")]
 
 
 class TokenLogprob(TypedDict):
@@ -77,37 +59,6 @@ class CompletionLogprobs(TypedDict):
     text_offset: Annotated[list[int], about("Start of each token, in characters of the choice")]
 
 
-class CalledFunction(TypedDict):
-    """The function that a call names."""
-
-    name: Annotated[str, about("Name")]
-    arguments: Annotated[str, about("The arguments as JSON")]
-
-
-class CallView(TypedDict):
-    """A tool call."""
-
-    id: Annotated[str, about("Identifier")]
-    type: Annotated[Literal["function"], about("Always `function`")]
-    function: Annotated[CalledFunction, about("The function")]
-
-
-class CalledFunctionDelta(TypedDict):
-    """A part of a call's function: first its name, then its arguments piece by piece."""
-
-    name: NotRequired[Annotated[str, about("Name")]]
-    arguments: Annotated[str, about("The arguments as JSON")]
-
-
-class CallDelta(TypedDict):
-    """A part of a call."""
-
-    index: Annotated[int, about("Index of the call in the message")]
-    id: NotRequired[Annotated[str, about("Identifier")]]
-    type: NotRequired[Annotated[Literal["function"], about("Always `function`")]]
-    function: Annotated[CalledFunctionDelta, about("The function")]
-
-
 class AssistantMessage(TypedDict):
     """A message of the model."""
 
@@ -115,7 +66,7 @@ class AssistantMessage(TypedDict):
     content: Annotated[str | None, about("The content")]
     refusal: Annotated[None, about("OpenAI's field, always null here")]
     reasoning_content: NotRequired[Annotated[str, about("The model's reasoning before its answer")]]
-    tool_calls: NotRequired[Annotated[list[CallView], about("Tool calls by the model")]]
+    tool_calls: NotRequired[Annotated[list[CallBody], about("Tool calls by the model")]]
 
 
 class ChatChoice(TypedDict):
@@ -134,7 +85,7 @@ class ChatDelta(TypedDict, total=False):
     content: Annotated[str | None, about("The content")]
     refusal: Annotated[None, about("OpenAI's field, always null here")]
     reasoning_content: Annotated[str, about("The model's reasoning before its answer")]
-    tool_calls: Annotated[list[CallDelta], about("Tool calls by the model")]
+    tool_calls: Annotated[list[dict[str, Any]], about("Parts of tool calls, each with the `index` of its call")]
 
 
 class ChatChunkChoice(TypedDict):
@@ -154,7 +105,7 @@ class _Generated(TypedDict):
     system_fingerprint: Annotated[
         str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
     ]
-    fairlane: NotRequired[Annotated[Limited, about("The limit that cut the answer short; absent if none did")]]
+    fairlane: NotRequired[Limited]
 
 
 class ChatCompletionChunk(_Generated):
@@ -173,38 +124,21 @@ class ChatCompletion(_Generated):
     usage: Annotated[Usage, about("Charged tokens")]
 
 
-class _Choice(TypedDict):
+class CompletionChoice(TypedDict):
+    """One choice of a plain completion, or the part of it that a chunk adds."""
+
     index: Annotated[int, about("Index of the choice")]
     text: Annotated[str, about("The text")]
     logprobs: Annotated[CompletionLogprobs | None, about("Log-probabilities of its tokens; null if not requested")]
-
-
-class CompletionChoice(_Choice):
-    """One choice of a plain completion."""
-
-    finish_reason: Annotated[FinishReason, _FINISH]
-
-
-class CompletionChunkChoice(_Choice):
-    """The part of a plain completion's choice that a chunk adds."""
-
     finish_reason: Annotated[FinishReason | None, _FINISH]
 
 
-class CompletionChunk(_Generated):
-    """One event of a streamed completion; with `stream_options.include_usage` the last one has no choice."""
-
-    object: Annotated[Literal["text_completion"], about("Type of this object")]
-    choices: Annotated[list[CompletionChunkChoice], about("`n` choices for each prompt, by index")]
-    usage: NotRequired[Annotated[Usage | None, about("Charged tokens")]]
-
-
 class Completion(_Generated):
-    """A plain completion."""
+    """A plain completion, or an event of its stream; with `stream_options.include_usage` the last has no choice."""
 
     object: Annotated[Literal["text_completion"], about("Type of this object")]
     choices: Annotated[list[CompletionChoice], about("`n` choices for each prompt, by index")]
-    usage: Annotated[Usage, about("Charged tokens")]
+    usage: NotRequired[Annotated[Usage | None, about("Charged tokens")]]
 
 
 class Embedding(TypedDict):
@@ -218,30 +152,13 @@ class Embedding(TypedDict):
     ]
 
 
-class EmbeddedTokens(TypedDict):
-    """Charged tokens of the inputs."""
-
-    prompt_tokens: Annotated[int, about("Prompt tokens")]
-    total_tokens: Annotated[int, about("Prompt and output tokens")]
-
-
 class Embeddings(TypedDict):
     """The vectors of a request's inputs, in order."""
 
     object: Annotated[Literal["list"], about("Type of this object")]
     data: Annotated[list[Embedding], about("One vector for each input")]
     model: Annotated[str, about("The model's name")]
-    usage: Annotated[EmbeddedTokens, about("Charged tokens")]
-
-
-class DefaultSampling(TypedDict, total=False):
-    """Sampling parameters recommended by the model's authors."""
-
-    temperature: Annotated[float, about("As in a request")]
-    top_p: Annotated[float, about("As in a request")]
-    top_k: Annotated[int, about("As in a request")]
-    min_p: Annotated[float, about("As in a request")]
-    repetition_penalty: Annotated[float, about("As in a request")]
+    usage: Annotated[dict[str, int], about("Charged tokens: `prompt_tokens`, `total_tokens`")]
 
 
 class ModelObject(TypedDict):
@@ -260,7 +177,9 @@ class ModelObject(TypedDict):
             "tokenizer"
         ),
     ]
-    default_sampling: NotRequired[Annotated[DefaultSampling, about("The authors' values, used if a request has none")]]
+    default_sampling: NotRequired[
+        Annotated[dict[str, float], about("The authors' values by parameter, used if a request has none")]
+    ]
 
 
 class ModelList(TypedDict):
@@ -277,18 +196,6 @@ class TokenCount(TypedDict):
     max_model_len: Annotated[int, about("vLLM's name for `context_length`")]
     tokens: Annotated[list[int], about("The tokens")]
     token_strs: NotRequired[Annotated[list[str], about("Each token's text, if requested")]]
-
-
-class DetokenizedText(TypedDict):
-    """The text of tokens."""
-
-    prompt: Annotated[str, about("The text")]
-
-
-class VersionView(TypedDict):
-    """The gateway's release."""
-
-    version: Annotated[str, about("The gateway's release")]
 
 
 class ErrorBody(TypedDict):

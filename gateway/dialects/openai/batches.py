@@ -180,7 +180,7 @@ class OutputTokensDetails(TypedDict):
 
 
 class BatchUsage(TypedDict):
-    """The charged tokens of all lines with a response."""
+    """Charged tokens, in the format of the Responses API."""
 
     input_tokens: Annotated[int, about("Prompt tokens")]
     input_tokens_details: Annotated[InputTokensDetails, about("OpenAI's breakdown of the input tokens")]

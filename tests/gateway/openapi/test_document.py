@@ -15,8 +15,12 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.admin.inputs import LimitsBody
 from fairlane.gateway.control.openapi import document as openapi
-from fairlane.gateway.control.openapi.examples import ANSWERS, BODIES
-from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
+from fairlane.gateway.control.openapi.examples import BODIES
+from fairlane.gateway.dialects.anthropic.request_bodies import NEUTRAL_MESSAGES, NEUTRAL_PROMPT
+from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION
+from fairlane.gateway.dialects.openai.embeddings import NEUTRAL_EMBEDDINGS
+from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
+from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.runtime.resources import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
@@ -95,6 +99,7 @@ async def test_every_schema_is_valid_json_schema() -> None:
     for name, component in DOCUMENT["components"]["schemas"].items():
         Draft202012Validator.check_schema(component)
         assert component.get("description"), name
+        assert "__" not in name, "two shapes have one name"
 
 
 async def test_every_property_has_a_type_and_words() -> None:
@@ -110,20 +115,12 @@ async def test_every_property_has_a_type_and_words() -> None:
 
 async def test_every_body_has_an_example_and_every_example_is_valid() -> None:
     for path, method, operation in operations():
-        contents = [operation.get("requestBody", {}).get("content", {})]
-        if contents[0].get("application/json", {}).get("schema") not in (
-            None,
-            {"$ref": "#/components/schemas/Nothing"},
-        ):
-            assert "example" in contents[0]["application/json"], f"{method} {path}"
-        contents += [told.get("content", {}) for told in operation["responses"].values()]
-        for content in contents:
-            for shown in content.values():
-                if "example" in shown:
-                    whole = {"components": DOCUMENT["components"], **shown["schema"]}
-                    Draft202012Validator(whole).validate(shown["example"])
-    schema("Error").validate(DOCUMENT["components"]["schemas"]["Error"]["examples"][0])
-    assert {*BODIES, *ANSWERS} <= {operation["operationId"] for _, _, operation in operations()}
+        shown = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if shown.get("schema") not in (None, {"$ref": "#/components/schemas/Nothing"}):
+            assert "example" in shown, f"{method} {path}"
+            whole = {"components": DOCUMENT["components"], **shown["schema"]}
+            Draft202012Validator(whole).validate(shown["example"])
+    assert {*BODIES} <= {operation["operationId"] for _, _, operation in operations()}
 
 
 async def test_what_http_can_have_wrong_is_said_of_every_call() -> None:
@@ -170,11 +167,30 @@ async def test_every_limit_is_in_the_document() -> None:
     assert tuple(LimitsBody.model_fields) == LIMIT_NAMES
 
 
-async def test_a_chat_body_may_name_what_is_not_served_yet_at_neutral_values() -> None:
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
-    neutral = {name: values[0] if values else None for name, values in NEUTRAL_CHAT.items()}
+@pytest.mark.parametrize(
+    ("name", "operation", "known"),
+    [
+        ("ChatBody", "create_chat_completion", NEUTRAL_CHAT),
+        ("CompletionBody", "create_completion", NEUTRAL_COMPLETION),
+        ("MessagesBody", "create_message", NEUTRAL_MESSAGES),
+        ("PromptBody", "count_message_tokens", NEUTRAL_PROMPT),
+        ("ResponseBody", "create_response", NEUTRAL_RESPONSE),
+        ("CompactBody", "compact_response", NEUTRAL_COMPACTION),
+        ("EmbeddingsBody", "create_embeddings", NEUTRAL_EMBEDDINGS),
+    ],
+)
+async def test_a_body_may_name_unsupported_fields_at_neutral_values(name: str, operation: str, known: Neutral) -> None:
+    neutral = {field: values[0] if values else None for field, values in known.items()}
 
-    schema("ChatBody").validate({**body, **neutral})
+    schema(name).validate({**BODIES[operation], **neutral})
+
+    for field in neutral:
+        with pytest.raises(jsonschema.ValidationError):
+            schema(name).validate({**BODIES[operation], field: {"no": "neutral value"}})
+
+
+async def test_a_chat_body_takes_no_unknown_fields() -> None:
+    body = BODIES["create_chat_completion"]
 
     with pytest.raises(jsonschema.ValidationError):
         schema("ChatBody").validate({**body, "tools": [{"type": "function"}]})
