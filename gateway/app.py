@@ -37,6 +37,7 @@ from fairlane.gateway.control.console import sign_in
 from fairlane.gateway.control.openapi import document as openapi
 from fairlane.gateway.control.openapi import headers as openapi_headers
 from fairlane.gateway.control.openapi import page as openapi_page
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware
@@ -297,7 +298,8 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered only for these
     told = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
-        told = errors.websocket_not_supported()
+        message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
+        told = ApiError(message, "websocket_not_supported")
     response = errors.response(told, path=request.url.path, request_id=exchange_of(request.scope).request_id)
     if told.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
         response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})

@@ -253,20 +253,16 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     """Merge file, environment and flags. Raises SettingsError naming the first invalid setting."""
     document = read_document(line.config, environ)
     settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
-    for name, url in (("redis_url", settings.store_url), ("quota_redis_url", settings.quota_store_url)):
+    for name, url, check in (
+        ("redis_url", settings.store_url, urls.check),
+        ("quota_redis_url", settings.quota_store_url, urls.check),
+        ("gateway.files.url", settings.files_url, storage),
+        ("gateway.ledger.export_url", settings.gateway.ledger.export_url or settings.files_url, storage),
+    ):
         try:
-            urls.check(url)
+            check(url)
         except ValueError as error:
             raise SettingsError(f"setting {name}: {error}") from None
-    try:
-        storage(settings.files_url)
-    except ValueError as error:
-        raise SettingsError(f"setting gateway.files.url: {error}") from None
-    if settings.gateway.ledger.export_url:
-        try:
-            storage(settings.gateway.ledger.export_url)
-        except ValueError as error:
-            raise SettingsError(f"setting gateway.ledger.export_url: {error}") from None
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     if settings.gateway.record.max_bytes < LEAST_RECORDED_BYTES:

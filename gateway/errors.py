@@ -1,9 +1,5 @@
 """API errors, and the one table that maps their codes to HTTP responses.
 
-    Exception
-    └── ApiError            one response: message, code, param, limit, retry time
-         └── made by the functions below, answered by `response`
-
 Messages name fields and rules. They contain no content of a request except numbers. Errors of other packages (a
 `Denied` of quotas, a `LaneFull` of the queue) are translated where they are caught."""
 
@@ -12,6 +8,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -218,6 +215,38 @@ class ApiError(Exception):
         return TABLE[self.code].status
 
 
+# A missing or invalid key. The reason is withheld. Clients recognise OpenAI's own first words.
+invalid_api_key = partial(
+    ApiError, "Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key"
+)
+# The reason is withheld, so that a forger learns nothing from trying.
+invalid_token = partial(ApiError, "The token is not valid, or its issuer is not accepted here.", "invalid_token")
+identity_conflict = partial(ApiError, "The request names two different identities.", "identity_conflict")
+# An authenticated caller names no tenant, or one that it may not act for.
+tenant_not_allowed = partial(
+    ApiError, "The request names no tenant that this caller may act for.", "tenant_not_allowed"
+)
+# The tenant was deleted after this request was admitted.
+tenant_deleted = partial(ApiError, "The tenant of this request was deleted.", "tenant_deleted")
+# No worker has announced the model, or the caller may not use it.
+model_not_found = partial(ApiError, "There is no such model.", "model_not_found", "model")
+# The fleet was not read yet, or not recently.
+fleet_unknown = partial(
+    ApiError, "The models could not be read from the store yet.", "quota_store_unavailable", retry_after_s=1.0
+)
+store_unavailable = partial(ApiError, "The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+# The process's body budget has no room.
+overloaded_memory = partial(
+    ApiError, "Too many bodies of requests are being read.", "overloaded_memory", retry_after_s=1.0
+)
+# The workers left without a replacement in time.
+unavailable = partial(ApiError, "No worker is left that could continue this request.", "unavailable")
+# A fault of the gateway. The log has the details under the request's id.
+internal_error = partial(
+    ApiError, "The gateway failed to serve this request. The request itself is not at fault.", "internal_error"
+)
+
+
 def is_anthropic(path: str) -> bool:
     """Return whether a path belongs to Anthropic's API, which has its own error format."""
     return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
@@ -305,42 +334,6 @@ def context_length(
     return ApiError(message, "context_length_exceeded", param)
 
 
-def invalid_api_key() -> ApiError:
-    """Return the error for a missing or invalid key. The reason is withheld. Clients recognise the error by OpenAI's
-    own first words."""
-    return ApiError("Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key")
-
-
-def tenant_deleted() -> ApiError:
-    """Return the error for a tenant that was deleted after this request was admitted."""
-    return ApiError("The tenant of this request was deleted.", "tenant_deleted")
-
-
-def invalid_token() -> ApiError:
-    """Return the error for an invalid token. The reason is withheld, so that a forger learns nothing from trying."""
-    return ApiError("The token is not valid, or its issuer is not accepted here.", "invalid_token")
-
-
-def identity_conflict() -> ApiError:
-    """Return the error for a request with two identities: the gateway does not choose one for the caller."""
-    return ApiError("The request names two different identities.", "identity_conflict")
-
-
-def tenant_not_allowed() -> ApiError:
-    """Return the error for an authenticated caller that names no tenant, or one that it may not act for."""
-    return ApiError("The request names no tenant that this caller may act for.", "tenant_not_allowed")
-
-
-def model_not_found() -> ApiError:
-    """Return the error for a model that no worker has announced, or that the caller may not use."""
-    return ApiError("There is no such model.", "model_not_found", "model")
-
-
-def fleet_unknown() -> ApiError:
-    """Return the error for a fleet that was not read yet, or not recently."""
-    return ApiError("The models could not be read from the store yet.", "quota_store_unavailable", retry_after_s=1.0)
-
-
 def not_found(what: str = "resource") -> ApiError:
     """Return the error for a missing path or object. `what` must be a word of ours, never the caller's."""
     return ApiError(f"There is no such {what}.", "not_found")
@@ -356,12 +349,6 @@ def headers_too_large(max_bytes: int) -> ApiError:
     return ApiError(f"The headers are larger than {max_bytes} bytes.", "headers_too_large")
 
 
-def websocket_not_supported() -> ApiError:
-    """Return the error for a WebSocket handshake where only POST is served."""
-    message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
-    return ApiError(message, "websocket_not_supported")
-
-
 def request_timeout(timeout_s: float) -> ApiError:
     """Return the error for a request that did not arrive in time."""
     return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")
@@ -372,26 +359,6 @@ def body_budget_full(most_bytes: int, held_bytes: int, more: int) -> ApiError:
     message = f"The bodies of this tenant that are being read may hold at most {most_bytes} bytes in all."
     block = LimitBlock("body_bytes", "tenant", most_bytes, held_bytes, 0, more, None)
     return ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
-
-
-def overloaded_memory() -> ApiError:
-    """Return the error for a body for which the process's body budget has no room."""
-    return ApiError("Too many bodies of requests are being read.", "overloaded_memory", retry_after_s=1.0)
-
-
-def store_unavailable() -> ApiError:
-    """Return the error for a store that does not answer in time."""
-    return ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
-
-
-def unavailable() -> ApiError:
-    """Return the error for a request whose workers left without a replacement in time."""
-    return ApiError("No worker is left that could continue this request.", "unavailable")
-
-
-def internal_error() -> ApiError:
-    """Return the error for a fault of the gateway. The log has the details under the request's id."""
-    return ApiError("The gateway failed to serve this request. The request itself is not at fault.", "internal_error")
 
 
 Denial = Literal["rate", "concurrency", "quota", "exceeds"]

@@ -99,54 +99,44 @@ class FleetCache:
     clock: Callable[[], float] = time.monotonic
     _texts: dict[str, TextModel] = field(default_factory=dict, init=False)
     _refused: set[str] = field(default_factory=set, init=False)
-    _models: dict[str, ServedModel] = field(default_factory=dict, init=False)
-    _workers: list[WorkerStatus] = field(default_factory=list, init=False)
+    models: Mapping[str, ServedModel] = field(default_factory=dict, init=False)
+    workers: list[WorkerStatus] = field(default_factory=list, init=False)
+    # The largest of the models; None without any.
+    longest_context: int | None = field(default=None, init=False)
     _refreshed_at: float = field(default=-STALE_AFTER_S, init=False)
     _queues: Mapping[str, str] = field(default_factory=dict, init=False)
     # When each pair of model and queue was last seen.
     _seen_s: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
-    _longest_context: int | None = field(default=None, init=False)
 
     @property
     def is_fresh(self) -> bool:
         return self.clock() - self._refreshed_at < STALE_AFTER_S
-
-    @property
-    def models(self) -> Mapping[str, ServedModel]:
-        return self._models
-
-    def longest_context(self) -> int | None:
-        return self._longest_context
 
     def find(self, names: Collection[str] | None = None) -> list[ServedModel]:
         """Return the known models among `names` (None: all).
 
         Raises ApiError `quota_store_unavailable` if none is known and the fleet was not read recently: a gateway that
         has just started must not deny models that others serve."""
-        wanted = self._models if names is None else names
-        found = [self._models[name] for name in wanted if name in self._models]
+        wanted = self.models if names is None else names
+        found = [self.models[name] for name in wanted if name in self.models]
         if not found and not self.is_fresh:
             raise fleet_unknown()
         return found
 
     @property
-    def workers(self) -> list[WorkerStatus]:
-        return self._workers
-
-    @property
     def queues(self) -> set[str]:
-        return {model.queue for model in self._models.values()} | {worker.queue for worker in self._workers}
+        return {model.queue for model in self.models.values()} | {worker.queue for worker in self.workers}
 
     @property
     def orphans(self) -> dict[str, str]:
         """Every queue that may hold jobs but has no worker, with the sha256 of its card."""
-        served = {worker.queue for worker in self._workers}
+        served = {worker.queue for worker in self.workers}
         return {queue: sha256 for queue, sha256 in self._queues.items() if queue not in served}
 
     @property
     def unlisted(self) -> dict[str, str]:
         """Queues with a worker that are missing from the store's set of queues, with the sha256 of their cards."""
-        return {each.queue: each.card_sha256 for each in self._workers if each.queue not in self._queues}
+        return {each.queue: each.card_sha256 for each in self.workers if each.queue not in self._queues}
 
     def queues_of(self, name: str) -> set[str]:
         """Return the queues that may hold jobs for a model: those that the store lists, and those seen here in the last
@@ -180,11 +170,12 @@ class FleetCache:
             if text is not None:
                 texts[name] = queue, text
         depths = await self.depths({queue for queue, _ in texts.values()})
-        models: dict[str, ServedModel] = {}
-        for name, (queue, text) in texts.items():
-            models[name] = ServedModel(name, queue, text, tuple(of_queue.get(queue, ())), depths[queue])
-        self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self.clock()
-        self._longest_context = max((model.context_length for model in models.values()), default=None)
+        self.models = {
+            name: ServedModel(name, queue, text, tuple(of_queue.get(queue, ())), depths[queue])
+            for name, (queue, text) in texts.items()
+        }
+        self.workers, self._queues, self._refreshed_at = workers, queues, self.clock()
+        self.longest_context = max((model.context_length for model in self.models.values()), default=None)
         self._forget({entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers})
         seen = [(name, entry.queue) for name, entry in entries.items()]
         self._seen_s |= dict.fromkeys(seen + [(each.model, each.queue) for each in workers], self._refreshed_at)

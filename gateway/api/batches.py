@@ -157,7 +157,7 @@ class BatchEndpoints:
         except NotStored:
             message = "The file's content is not in this gateway's storage."
             raise ApiError(message, "unavailable", retry_after_s=5.0) from None
-        unstated = self.fleet_cache.longest_context() or 0
+        unstated = self.fleet_cache.longest_context or 0
         return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))
 
     def _denied(self, full: BatchesFull, limits: dict[str, int | None], tokens: int) -> ApiError:

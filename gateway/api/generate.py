@@ -82,9 +82,8 @@ class Generate(Generic[Generation]):
     def _end(self, context: RequestContext, plan: Plan | None, error: BaseException | None) -> None:
         if plan is not None:
             self._parts.telemetry.in_flight.add(context.lane, by=-1)
-            if self._parts.trace.is_on:
-                asked = plan.recorded(context.caller.identity.tenant, context.arrived_s)
-                self._parts.trace.ended(asked, context.outputs, error)
+            if plan.traced is not None:
+                self._parts.trace.ended(plan.traced, context.outputs, error)
         recording.ended(self._parts.recorder, context, error)
 
     async def _respond(self, context: RequestContext, plan: Plan) -> None:
@@ -129,13 +128,17 @@ class Generate(Generic[Generation]):
     ) -> None:
         request, submitter, caller = answer.jobs[0].request, self._parts.submitter, context.caller
         try:
-            if out is None:
-                await self._follow(context, plan, request, answer, _WHOLE)
-                await self._finished(answer, caller)
-            else:
+            schedule = _WHOLE
+            if out is not None:
+                schedule = self._parts.bounds.stream_schedule
                 out.lead_with(plan.headers(request.jobs))
-                await self._follow(context, plan, request, answer, self._parts.bounds.stream_schedule)
-                await self._finished(answer, caller)
+            events = self._events(context, plan, request)
+            try:
+                await events.run(answer, schedule)
+            finally:
+                self._conclude(context, events, answer)
+            await self._finished(answer, caller)
+            if out is not None:
                 await out.write(answer.ending())
                 out.complete()
         except BaseException as error:
@@ -148,14 +151,7 @@ class Generate(Generic[Generation]):
 
     async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None: ...
 
-    async def _follow(
-        self,
-        context: RequestContext,
-        plan: Plan,
-        request: LiveRequest,
-        answer: AnswerBuilder,
-        schedule: KeepAliveSchedule,
-    ) -> None:
+    def _events(self, context: RequestContext, plan: Plan, request: LiveRequest) -> TokenEvents:
         if context.span.is_recording:
             context.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
@@ -173,10 +169,7 @@ class Generate(Generic[Generation]):
         )
         if context.record is not None:
             context.record.follow(events)
-        try:
-            await events.run(answer, schedule)
-        finally:
-            self._conclude(context, events, answer)
+        return events
 
     def _queue_span(self, context: RequestContext, plan: Plan, request: LiveRequest) -> Span:
         span = context.span.child("queue")

@@ -75,7 +75,7 @@ class BatchHost:
 
     @property
     def unstated_tokens(self) -> int:
-        return self.fleet_cache.longest_context() or 0
+        return self.fleet_cache.longest_context or 0
 
     async def identity(self, batch: Batch) -> Identity | None:
         """Return the tenant and key of a batch, cached for TRUSTED_S, or None if the key is gone.

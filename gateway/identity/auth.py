@@ -102,11 +102,6 @@ class Authenticator:
         identity = self._remembered(brought) or await self._lookup(brought)
         return Caller(identity, brought.secret)
 
-    def remembered(self, scope: Scope) -> Caller | None:
-        brought = self._reader.read(scope)
-        identity = self._remembered(brought)
-        return None if identity is None else Caller(identity, brought.secret)
-
     def forget(self) -> None:
         """Clear the cache after a change of a tenant or key. Lookups in progress are not cached."""
         self._known, self._asking = OrderedDict(), {}

@@ -128,8 +128,7 @@ class TenantMiddleware:
         if refusal is not None:
             raise refusal
         with context.span.child("authenticate") as span:
-            caller = self.authenticator.remembered(context.scope)
-            caller = caller or await self.authenticator.identify(context.scope)
+            caller = await self.authenticator.identify(context.scope)
             if span.is_recording:
                 span.set({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
         context.authenticated(caller)  # from here on errors have limit headers too

@@ -27,11 +27,6 @@ from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainab
 LEAST_SUMMARY_TOKENS = 64
 
 
-def class_name(*, guaranteed: bool) -> str:
-    """Return the value of the `x-fairlane-class` header."""
-    return "guaranteed" if guaranteed else "best-effort"
-
-
 def too_long(
     prompt_tokens: int | str, request: GenerationRequest, model: ServedModel, *, prompt_param: str
 ) -> ApiError:

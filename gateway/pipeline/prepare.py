@@ -21,15 +21,13 @@ from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_traces.recorder import Asked, TraceRecorder
-from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Value
 from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel, TokenStream
-from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, class_name, measure, too_long
+from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, measure, too_long
 from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.request.live_request import LiveJob, job_ids
 from fairlane.gateway.request.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
-from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -88,6 +86,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_ttft_ms: float
     prompt_param: str
     open_requests: AllOpenRequests
+    # For the request trace, if one is recorded.
+    traced: Asked | None
 
     def __enter__(self) -> None: ...
 
@@ -110,38 +110,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
         return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
 
-    def recorded(self, tenant: Tenant, arrived_s: float) -> Asked:
-        return _asked(self.request, self.model, self.service_level, self.prompts, self.asked, tenant, arrived_s)
-
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """Return the class header's value. The queue may have given a weaker guarantee than admission."""
-        return class_name(guaranteed=self.is_guaranteed(jobs))
+        return "guaranteed" if self.is_guaranteed(jobs) else "best-effort"
 
     def is_guaranteed(self, jobs: Sequence[LiveJob]) -> bool:
         return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
-
-
-def _asked(
-    request: GenerationRequest,
-    model: ServedModel,
-    level: ServiceLevel,
-    prompts: Sequence[Tokens],
-    requests: Sequence[Request],
-    tenant: Tenant,
-    arrived_s: float,
-) -> Asked:
-    return Asked(
-        arrived_s=arrived_s,
-        tenant=tenant,
-        model=model.name,
-        level=level,
-        prompts=prompts,
-        requests=requests,
-        salt=request.cache_salt,
-    )
 
 
 @cache  # few lanes and two classes
@@ -159,7 +136,6 @@ class Preparer:
     lanes: Mapping[LaneName, Lane]
     fleet_cache: FleetCache
     open_requests: AllOpenRequests
-    telemetry: Telemetry
     refusal: Callable[[], ApiError | None]
     room: BodyRoom
     grammars: GrammarChecker
@@ -208,14 +184,24 @@ class Preparer:
                 for prompt in prompts
             ]
             known, now_ms = self.open_requests.at(model.queue), self.open_requests.now_ms
+            traced = None
+            if self.trace.is_on:
+                traced = Asked(
+                    arrived_s=context.arrived_s,
+                    tenant=tenant,
+                    model=model.name,
+                    level=service_level,
+                    prompts=prompts,
+                    requests=asked,
+                    salt=request.cache_salt,
+                )
             try:
                 answers = admit(ids, asked, model, known, now_ms=now_ms)
             except ApiError as refused:
                 refused.lane = service_level.lane.name
                 refused.asked = model.name, sum(map(len, prompts))
-                if self.trace.is_on:
-                    wanted = _asked(request, model, service_level, prompts, asked, tenant, context.arrived_s)
-                    self.trace.ended(wanted, (), refused)
+                if traced is not None:
+                    self.trace.ended(traced, (), refused)
                 raise
             if span.is_recording:
                 span.set(_span_attributes(service_level, prompts, answers))
@@ -233,6 +219,7 @@ class Preparer:
             expected_ttft_ms=max([answer.expected_ttft_ms or 0.0 for answer in answers]),
             prompt_param=kind.prompt_param,
             open_requests=self.open_requests,
+            traced=traced,
         )
 
     async def understand(

@@ -15,13 +15,15 @@ It is then charged only for what exceeds the charges of earlier runs (`quotas/lu
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import TokenStream
 from fairlane.gateway.pipeline.delivery import Dispatcher
+from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.settlement import recorded
 from fairlane.gateway.request.live_request import LiveJob, job_ids, total
 from fairlane.quotas.store import Once, QuotaStore, Resumption
@@ -56,15 +58,6 @@ Heads = tuple[Head, ...]
 _NOTHING = Head((), 0, stopped=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumableJob:
-    """One job that may resume from an earlier run."""
-
-    message: Job
-    queue: str
-    reader: Callable[[], TokenStream]
-
-
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """Finds the heads of a request's choices, and ends the runs that produced them."""
@@ -73,38 +66,39 @@ class Earlier:
     dispatcher: Dispatcher
     patience_s: float
 
-    async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[ResumableJob]) -> list[Heads]:
+    async def heads(self, caller: Caller, once: Once, plan: Plan, messages: Sequence[Job]) -> list[Heads]:
         """Return each job's heads from the run with the most tokens; empty if the request starts from scratch.
 
         Raises STORE_ERRORS."""
-        if any(each.message.sampling.logprobs is not None for each in wanted):
+        first = messages[0]
+        if first.sampling.logprobs is not None:
             return []
-        until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.message) for each in wanted)])
-        found = [await self._heads_of(root, once, run, wanted, until_s) for run in runs]
+        until_s = asyncio.get_running_loop().time() + min(self.patience_s, _due_s(first))
+        found = [await self._heads_of(run, caller.root, once, plan, messages, until_s) for run in caller.runs]
         furthest = max(found, key=_published, default=[])
         if not _published(furthest):
-            log.info("job %s: the repeated request starts from scratch", wanted[0].message.job_id)
+            log.info("job %s: the repeated request starts from scratch", first.job_id)
             return []
-        log.info("job %s: the repeated request resumes from %d tokens", wanted[0].message.job_id, _published(furthest))
+        log.info("job %s: the repeated request resumes from %d tokens", first.job_id, _published(furthest))
         return furthest
 
     async def _heads_of(
-        self, root: str, once: Once, run: str, wanted: Sequence[ResumableJob], until_s: float
+        self, run: str, root: str, once: Once, plan: Plan, messages: Sequence[Job], until_s: float
     ) -> list[Heads]:
-        ids = job_ids(run, len(wanted))
-        queues = [self.dispatcher.queue(each.queue) for each in wanted]
-        records = [await _ended(queue, job_id, until_s) for queue, job_id in zip(queues, ids, strict=True)]
+        ids, name = job_ids(run, len(messages)), plan.model.queue
+        queue = self.dispatcher.queue(name)
+        records = [await _ended(queue, job_id, until_s) for job_id in ids]
         known = [record for record in records if record is not None]
         if not known or any(record.state is not JobState.ENDED for record in known):
             return []
         heads, charges = [], []
-        for each, queue, job_id, record in zip(wanted, queues, ids, records, strict=True):
-            own = _read(each, await queue.published(job_id) if record is not None else None)
+        for message, job_id, record in zip(messages, ids, records, strict=True):
+            own = _read(message, plan, await queue.published(job_id) if record is not None else None)
             heads.append(own)
             if record is not None:
                 counted = tuple([head.counted for head in own])
                 charges.append(recorded(replace(record, generated=counted) if own else record))
-                self.dispatcher.forget(each.queue, job_id, until_ms=once.until_ms)
+                self.dispatcher.forget(name, job_id, until_ms=once.until_ms)
         if len(known) == len(ids):  # else a reaper settles it, which searches other queues too
             await self.quotas.settle(root, run, total(charges))
         return heads
@@ -152,17 +146,15 @@ async def _ended(queue: RedisQueue, job_id: str, until_s: float) -> JobRecord | 
     return record
 
 
-def _read(wanted: ResumableJob, published: Published | None) -> Heads:
-    message = wanted.message
+def _read(message: Job, plan: Plan, published: Published | None) -> Heads:
     if published is None or published.prompt_print != message.prompt_print or len(published.token_ids) != message.n:
         return ()
-    return tuple(_head(wanted, token_ids) for token_ids in published.token_ids)
+    return tuple(_head(message, plan.reader(), token_ids) for token_ids in published.token_ids)
 
 
-def _head(wanted: ResumableJob, token_ids: tuple[int, ...]) -> Head:
-    reader = wanted.reader()
+def _head(message: Job, reader: TokenStream, token_ids: tuple[int, ...]) -> Head:
     piece = reader.push(token_ids)
-    if not piece.stopped and finish_reason(wanted.message, list(token_ids)) is not None:
+    if not piece.stopped and finish_reason(message, list(token_ids)) is not None:
         piece = reader.flush()
     return Head(token_ids, piece.counted, piece.stopped)
 

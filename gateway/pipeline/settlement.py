@@ -22,8 +22,6 @@ from fairlane.scheduler.queue.types import JobRecord, JobState
 from fairlane.store.errors import STORE_ERRORS
 
 T = TypeVar("T")
-
-
 log = logging.getLogger(__name__)
 
 _OUTCOMES = {
@@ -87,10 +85,13 @@ class Settlements:
 
     async def end(self, request: LiveRequest, outcome: Outcome) -> None:
         """Cancel the request's open jobs and charge what was published, waiting for INLINE_S at most."""
-        await _wait(self._begin_all(request, outcome))
+        await _wait(self.hand_over(request, outcome))
 
-    def hand_over(self, request: LiveRequest, outcome: Outcome) -> None:
-        self._begin_all(request, outcome)
+    def hand_over(self, request: LiveRequest, outcome: Outcome) -> list[asyncio.Task[None]]:
+        left = [job for job in request.jobs if not job.settled]
+        for job in left:
+            job.settled = True
+        return [self._spawn(self._carry_out(job, outcome)) for job in left]
 
     async def aclose(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for settlements in progress. The rest is left to a reaper."""
@@ -101,12 +102,6 @@ class Settlements:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _begin_all(self, request: LiveRequest, outcome: Outcome) -> list[asyncio.Task[None]]:
-        left = [job for job in request.jobs if not job.settled]
-        for job in left:
-            job.settled = True
-        return [self._spawn(self._carry_out(job, outcome)) for job in left]
 
     async def _carry_out(self, job: LiveJob, outcome: Outcome) -> None:
         request = job.request

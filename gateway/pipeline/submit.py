@@ -21,7 +21,7 @@ from fairlane.gateway.pipeline.grants import OutputGrants
 from fairlane.gateway.pipeline.job_message import job_message
 from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.prices import KnownPrices
-from fairlane.gateway.pipeline.resume import Earlier, Heads, ResumableJob, begin, resumption
+from fairlane.gateway.pipeline.resume import Earlier, Heads, begin, resumption
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
@@ -64,13 +64,29 @@ class Submitter:
         except BaseException as error:
             if isinstance(error, ApiError):
                 error.asked = request.ask.model, request.ask.prompt_tokens
-            await self._end(caller, request, error, submitted=False)
+            await self.end(caller, request, error, submitted=False)
             raise
         return request
 
-    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None = None) -> None:
+    async def end(
+        self, caller: Caller, request: LiveRequest, error: BaseException | None = None, *, submitted: bool = True
+    ) -> None:
         """End a request's open jobs with the outcome of an error, settling it before an error response if possible."""
-        await self._end(caller, request, error, submitted=True)
+        if request.grants is not None:
+            request.grants.close()
+        try:
+            if isinstance(error, ApiError):
+                outcome = outcome_of(error) if submitted else Outcome.REJECTED
+                if error.code == "quota_store_unavailable":
+                    self.settlements.hand_over(request, outcome)
+                else:
+                    await self.settlements.end(request, outcome)
+                caller.statuses = request.statuses  # None if the store has not answered: they are read when needed
+        finally:  # also for a cancelled submission or client, which cannot wait
+            if request.jobs:
+                self.settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
+        if error is None and request.settled:
+            caller.statuses = request.statuses  # without the unused part of the reservation
 
     def _open(self, caller: Caller, plan: Plan, prices: Prices) -> LiveRequest:
         asked = plan.asked
@@ -98,26 +114,6 @@ class Submitter:
         ]
         return request
 
-    async def _end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, submitted: bool) -> None:
-        if request.grants is not None:
-            request.grants.close()
-        try:
-            if isinstance(error, ApiError):
-                await self._refuse(caller, request, error, submitted=submitted)
-        finally:  # also for a cancelled submission or client, which cannot wait
-            if request.jobs:
-                self.settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
-        if error is None and request.settled:
-            caller.statuses = request.statuses  # without the unused part of the reservation
-
-    async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, submitted: bool) -> None:
-        outcome = outcome_of(error) if submitted else Outcome.REJECTED
-        if error.code == "quota_store_unavailable":
-            self.settlements.hand_over(request, outcome)
-        else:
-            await self.settlements.end(request, outcome)
-        caller.statuses = request.statuses  # None if the store has not answered: they are read when needed
-
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         heads = await self._heads(caller, request, plan)
         with self.telemetry.span("reserve") as span:
@@ -137,10 +133,8 @@ class Submitter:
             job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            message, own = (
-                job_message(caller, plan, number, self.dispatcher.gateway_id, reservation, elapsed_ms),
-                heads[number] if heads else (),
-            )
+            message = job_message(caller, plan, number, self.dispatcher.gateway_id, reservation, elapsed_ms)
+            own = heads[number] if heads else ()
             if not begin(job, message, own):
                 await self._put(job, message, reservation, own)
 
@@ -148,9 +142,8 @@ class Submitter:
         if caller.once is None or not caller.runs:
             return ()
         messages = [job_message(caller, plan, number, self.dispatcher.gateway_id) for number in range(len(plan.ids))]
-        wanted = [ResumableJob(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
         try:
-            heads = await self.earlier.heads(caller.root, caller.once, caller.runs, wanted)
+            heads = await self.earlier.heads(caller, caller.once, plan, messages)
         except STORE_ERRORS as error:
             raise store_unavailable() from error
         if heads:

@@ -47,14 +47,13 @@ class Requests:
         quotas, dispatcher = accounts.quotas, fleet.dispatcher
         self.body_room = BodyRoom(
             min(section.max_body_bytes, section.tenant_body_bytes, ports.bodies.most_large_bytes),
-            fleet.cache.longest_context,
+            lambda: fleet.cache.longest_context,
         )
         self._grammars = GrammarChecker()
         self.preparer = Preparer(
             lanes,
             fleet.cache,
             fleet.open_requests,
-            telemetry,
             refusal,
             self.body_room,
             self._grammars,

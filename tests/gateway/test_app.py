@@ -361,7 +361,7 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
     ("path", "broken"),
     [
         ("/admin/v1/audit", "fairlane.quotas.audit.Audit.list"),
-        ("/readyz", "fairlane.gateway.fleet.FleetCache.models"),
+        ("/readyz", "fairlane.gateway.fleet.FleetCache.is_fresh"),
         ("/openapi.json", "starlette.routing.Route.handle"),
     ],
 )
@@ -373,7 +373,7 @@ async def test_a_fault_of_our_own_anywhere_is_answered_in_our_form_and_logged_wi
 
     async with served.http as client:
         with monkeypatch.context() as patch:
-            patch.setattr(broken, property(fail) if broken.endswith("models") else fail)
+            patch.setattr(broken, property(fail) if broken.endswith("is_fresh") else fail)
             answer = await client.get(
                 path, headers={"authorization": f"Bearer {ADMIN_KEY}", "x-request-id": "mine-500"}
             )
