@@ -20,11 +20,10 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.batches import BatchEndpoints
 from fairlane.gateway.api.files import FileEndpoints
-from fairlane.gateway.api.generate import Generate, Parts
+from fairlane.gateway.api.generate import Generate
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import Models, ShowLimits
 from fairlane.gateway.api.responses import Compact, Respond, StoredResponses
@@ -42,8 +41,7 @@ from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import TenantMiddleware
-from fairlane.gateway.pipeline.bounds import Bounds
-from fairlane.gateway.pipeline.context import Endpoint
+from fairlane.gateway.pipeline.context import Bounds, Endpoint
 from fairlane.gateway.pipeline.prepare import Kind
 from fairlane.gateway.runtime.resources import Resources
 
@@ -68,7 +66,7 @@ class FastPath:
 
 def create_app(resources: Resources) -> Starlette:
     """Return the application of the tenants' port. Its lifespan opens and closes the gateway's parts."""
-    events, kept, seals = _generation(resources), resources.requests.responses, resources.accounts.seals
+    events, kept, seals = resources.requests.generation, resources.requests.responses, resources.accounts.seals
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
@@ -115,7 +113,7 @@ def create_app(resources: Resources) -> Starlette:
         [
             *[tenant("POST", path, once(path, kind, endpoints[path])) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds)],
-            tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.requests.preparer, events.bounds)),
+            tenant("POST", messages.COUNT_PATH, messages.CountTokens(events.preparer, events.bounds)),
             tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept, seals))),
             tenant(
                 "POST",
@@ -244,27 +242,6 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_headers=["*"],
         expose_headers=list(openapi_headers.components()),
         max_age=PREFLIGHT_S,
-    )
-
-
-def _generation(resources: Resources) -> Parts:
-    section = resources.settings.gateway
-    return Parts(
-        bounds=Bounds(
-            room=resources.requests.body_room,
-            body_timeout_s=section.body_timeout_s,
-            write_timeout_s=section.write_timeout_s,
-            stream_schedule=KeepAliveSchedule(
-                first_s=section.header_hold_s, every_s=section.comment_every_s, keep_alive_s=section.pulse_every_s
-            ),
-        ),
-        preparer=resources.requests.preparer,
-        submitter=resources.requests.submitter,
-        dispatcher=resources.fleet.dispatcher,
-        settlements=resources.requests.settlements,
-        telemetry=resources.telemetry,
-        recorder=resources.insight.recorder,
-        trace=resources.insight.trace,
     )
 
 

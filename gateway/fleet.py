@@ -1,7 +1,4 @@
-"""The fleet: models, their workers and how busy they are.
-
-`FleetCache` is refreshed twice a second and read without I/O, for requests. `StoredFleet` asks the store each time, for
-operators."""
+"""The fleet: models, their workers and how busy they are."""
 
 import asyncio
 import logging
@@ -238,7 +235,7 @@ async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) ->
 
 @dataclass(eq=False)
 class StoredFleet:
-    """The whole fleet, read from the store by every call. Every call may raise store errors."""
+    """The whole fleet, read from the store by every call, for operators. Every call may raise store errors."""
 
     registry: RedisRegistry
     fleet_cache: FleetCache

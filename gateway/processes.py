@@ -1,19 +1,7 @@
-"""Supervision of child processes: starts them, restarts them with back-off, stops them in order.
+"""Supervision of child processes, among them several gateway processes behind one port.
 
-It also runs several gateway processes behind one port, for hosts with many cores: Python uses one core per process.
-
-Each process is a complete gateway with its own id, streams, store connections and reaper. The processes share no
-memory. Budgets stay exact because the store keeps them.
-
-All processes accept from one listening socket, which the supervisor opens and never accepts from. Compared with
-SO_REUSEPORT, where each process has its own queue of connections:
-- a process that dies, is busy or is still starting takes no waiting connections with it;
-- the port stays in use while any process is alive, so a second start fails and no other program can bind it;
-- a connection goes to a process that has time for it, not to one picked by a hash: streams are few and long.
-
-Each process pauses after accepting a connection, so that one does not take a whole burst: see `Acceptor`. The cost: a
-new connection wakes every idle process, and all but one find that it is already taken. That takes each of them a few
-microseconds."""
+All processes accept from one listening socket, which the supervisor opens. Unlike with SO_REUSEPORT, a process that
+dies or is busy takes no waiting connections with it, and a second start on the port fails."""
 
 import asyncio
 import contextlib

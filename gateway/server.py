@@ -1,12 +1,7 @@
-"""uvicorn's configuration for this gateway: uvloop and httptools, limits on every connection, a shutdown in steps.
+"""uvicorn's server for this gateway: limits on every connection, and a shutdown in steps.
 
-    1  SIGTERM: `/readyz` returns 503 and new requests get 503 `shutting_down`; the ports stay open for that
-    2  running streams and responses finish, for at most `grace_s`
-    3  the rest end with an error and are settled
-    4  uvicorn closes connections and ports; the lifespan closes the store's connections
-
-One event loop serves up to three ports: the tenants' is uvicorn's own, those of metrics and operators are additional.
-"""
+One event loop serves up to three ports. The tenants' port is uvicorn's own; those of metrics and operators are
+additional."""
 
 import asyncio
 import contextlib

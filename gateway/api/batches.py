@@ -13,7 +13,7 @@ from fairlane.gateway.batches.batch_records import BatchesFull, BatchRecords, Kn
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import LineIndex
 from fairlane.gateway.batches.runner import BatchRunner
-from fairlane.gateway.batches.storage import NotStored, Storage, read_all
+from fairlane.gateway.batches.storage import Storage, read_all
 from fairlane.gateway.dialects.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
 from fairlane.gateway.dialects.openai.request_bodies import checked
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied, not_found
@@ -23,8 +23,7 @@ from fairlane.gateway.identity.auth import Caller, may_ask
 from fairlane.gateway.insight.telemetry.context import traceparent
 from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
 from fairlane.gateway.middleware.idempotent_run import conflict
-from fairlane.gateway.pipeline.bounds import Bounds
-from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.gateway.pipeline.context import Bounds, RequestContext
 from fairlane.gateway.request.service_level import may_use_lane
 from fairlane.quotas.limits import BATCH_LIMIT
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -151,12 +150,8 @@ class BatchEndpoints:
             raise self._denied(full, limits, tokens)
 
     async def _tokens(self, batch: Batch) -> int:
-        try:
-            with translated():
-                index = LineIndex(await read_all(self.storage, files.index(batch.input_file_id)))
-        except NotStored:
-            message = "The file's content is not in this gateway's storage."
-            raise ApiError(message, "unavailable", retry_after_s=5.0) from None
+        with translated():
+            index = LineIndex(await read_all(self.storage, files.index(batch.input_file_id)))
         unstated = self.fleet_cache.longest_context or 0
         return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))
 

@@ -1,6 +1,4 @@
-"""`POST /v1/chat/completions`: a conversation, rendered with the model's chat template.
-
-`POST /v1/completions`: prompts as they are, one job each; their choices follow one another in the response."""
+"""Chat completions, rendered with the model's chat template, and plain completions, with one job per prompt."""
 
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
 from fairlane.gateway.dialects.openai.request_bodies import MAX_SEQUENCES

@@ -1,6 +1,4 @@
-"""`/v1/files`: input and output of batches, streamed to disk and from disk.
-
-A file's name is only repeated in responses: no path is made of it."""
+"""`/v1/files`: input and output of batches, streamed to disk and from disk."""
 
 import asyncio
 import time
@@ -111,18 +109,14 @@ class FileEndpoints:
         ]
         left, started = found.bytes, False
         with translated(), ClientConnection(context.exchange.disconnect) as client:
-            try:
-                async for part in self.storage.read(files.contents(found.id)):
-                    if not started:
-                        await context.send({"type": "http.response.start", "status": 200, "headers": headers})
-                        started = True
-                    await context.send({"type": "http.response.body", "body": part, "more_body": True})
-                    left -= len(part)
-                    if not left:  # clients stop reading at the content-length, before the storage reports its end
-                        client.complete()
-            except NotStored:
-                message = "The file's content is not in this gateway's storage."
-                raise ApiError(message, "unavailable", retry_after_s=5.0) from None
+            async for part in self.storage.read(files.contents(found.id)):
+                if not started:
+                    await context.send({"type": "http.response.start", "status": 200, "headers": headers})
+                    started = True
+                await context.send({"type": "http.response.body", "body": part, "more_body": True})
+                left -= len(part)
+                if not left:  # clients stop reading at the content-length, before the storage reports its end
+                    client.complete()
             if not started:
                 await context.send({"type": "http.response.start", "status": 200, "headers": headers})
             await context.send({"type": "http.response.body", "body": b""})
@@ -196,6 +190,9 @@ def translated() -> Iterator[None]:
     """Translate errors of the disk or bucket to ApiError `unavailable`."""
     try:
         yield
+    except NotStored:
+        message = "The file's content is not in this gateway's storage."
+        raise ApiError(message, "unavailable", retry_after_s=5.0) from None
     except OSError as error:
         raise ApiError("The file storage cannot be used now.", "unavailable", retry_after_s=5.0) from error
 

@@ -16,8 +16,7 @@ from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
 from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Span
-from fairlane.gateway.pipeline.bounds import Bounds
-from fairlane.gateway.pipeline.context import Notes, RequestContext
+from fairlane.gateway.pipeline.context import Bounds, Notes, RequestContext
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.pipeline.settlement import Settlements

@@ -1,6 +1,4 @@
-"""`POST /v1/messages`: a conversation in Anthropic's format, rendered with the model's chat template.
-
-`POST /v1/messages/count_tokens`: the number of tokens of its prompt. Nothing is generated, reserved or charged."""
+"""`POST /v1/messages`: a conversation in Anthropic's format; and the number of tokens of its prompt."""
 
 from dataclasses import dataclass, replace
 
@@ -9,8 +7,7 @@ from fairlane.gateway.dialects.anthropic.requests import parse_count, parse_mess
 from fairlane.gateway.errors import ANTHROPIC_PATH
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.pipeline.admission import too_long
-from fairlane.gateway.pipeline.bounds import Bounds
-from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.gateway.pipeline.context import Bounds, RequestContext
 from fairlane.gateway.pipeline.prepare import Kind, Preparer, conversation
 
 MESSAGES_PATH = ANTHROPIC_PATH

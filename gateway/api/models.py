@@ -19,15 +19,15 @@ OWNER = "fairlane"
 ANTHROPIC_VERSION_HEADER = b"anthropic-version"
 
 
+@dataclass(eq=False)
 class Models:
     """`GET /v1/models`, all known models that the key may use, with or without a worker; and one of them by name."""
 
-    def __init__(self, fleet_cache: FleetCache) -> None:
-        self._fleet_cache = fleet_cache
+    fleet_cache: FleetCache
 
     async def list(self, context: RequestContext) -> None:
         caller = context.caller
-        found = _usable(caller, self._fleet_cache.find())
+        found = _usable(caller, self.fleet_cache.find())
         if _speaks_anthropic(context.headers):
             document = _anthropic_page(found)
         else:
@@ -35,7 +35,7 @@ class Models:
         await send_json(context.send, document, [])
 
     async def show(self, context: RequestContext) -> None:
-        model = allowed_model(self._fleet_cache, context.path_params["model"], context.caller)
+        model = allowed_model(self.fleet_cache, context.path_params["model"], context.caller)
         shown = _anthropic_model if _speaks_anthropic(context.headers) else _shown
         await send_json(context.send, shown(model), [])
 

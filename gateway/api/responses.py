@@ -1,12 +1,8 @@
-"""`POST /v1/responses`: a conversation as items, which may continue a stored response.
-
-`POST /v1/responses/compact`: a summary of the same conversation.
-
-`GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: a tenant's stored responses."""
+"""`/v1/responses`: a conversation as items, which may continue a stored response; its summary; stored responses."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -112,7 +108,8 @@ class Respond(Generate[ResponseRequest]):
 
     async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
         try:
-            content = await _kept_content(answer)
+            is_large = len(answer.request.items) > _MANY_ITEMS
+            content = await asyncio.to_thread(kept_content, answer) if is_large else kept_content(answer)
             return await self._kept.keep(caller.root, caller.account, answer.id, content)
         except STORE_ERRORS:
             return False
@@ -128,12 +125,6 @@ class Compact(Respond):
     async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
         seal = await self._seals.of(caller.root, caller.account)
         return {**await super()._known(body, caller), "close": seal.close, "opens": seal.open}
-
-
-async def _kept_content(answer: ResponseAnswer) -> bytes:
-    if len(answer.request.items) <= _MANY_ITEMS:
-        return kept_content(answer)
-    return await asyncio.to_thread(kept_content, answer)
 
 
 def kept_content(answer: ResponseAnswer) -> bytes:
@@ -169,11 +160,11 @@ class ItemsQuery(_Query):
 Query = TypeVar("Query", bound=_Query)
 
 
+@dataclass(eq=False)
 class StoredResponses:
     """The endpoints of stored responses."""
 
-    def __init__(self, kept: KeptResponses) -> None:
-        self._kept = kept
+    kept: KeptResponses
 
     async def show(self, context: RequestContext) -> None:
         _asked(ResponseQuery, context)
@@ -192,13 +183,13 @@ class StoredResponses:
     async def forget(self, context: RequestContext) -> None:
         caller = context.caller
         response_id = context.path_params["response_id"]
-        if not await self._kept.forget(caller.root, caller.account, response_id):
+        if not await self.kept.forget(caller.root, caller.account, response_id):
             raise not_found("response")
         await send_json(context.send, {"id": response_id, "object": "response", "deleted": True}, [])
 
     async def _found(self, context: RequestContext) -> KeptResponse:
         caller = context.caller
-        content = await self._kept.read(caller.root, caller.account, context.path_params["response_id"])
+        content = await self.kept.read(caller.root, caller.account, context.path_params["response_id"])
         if content is None:
             raise not_found("response")
         return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)

@@ -1,6 +1,4 @@
-"""`POST /tokenize` and `POST /detokenize`, which need only the model's card.
-
-Nothing is enqueued or charged. Bodies have the bounds of a chat, and invalid ones count as any other."""
+"""`POST /tokenize` and `POST /detokenize`, which need only the model's card. Nothing is enqueued or charged."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +20,7 @@ from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import PromptTooLong
-from fairlane.gateway.pipeline.bounds import Bounds
-from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.gateway.pipeline.context import Bounds, RequestContext
 from fairlane.gateway.pipeline.prepare import allowed_model
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"

@@ -1,6 +1,4 @@
-"""Extracts a request's credentials: a key or token, and the tenant named by a gateway in front.
-
-All are read before anything is looked up or cached. A request with two identities is rejected."""
+"""Extracts a request's credentials: a key or token, and the tenant named by a gateway in front."""
 
 import logging
 from collections.abc import Iterable, Sequence

@@ -1,10 +1,5 @@
 """An issuer's public keys: fetched in the background, and kept while the issuer is unavailable.
 
-    run ──every refresh_s──> fetch ──> replaces all keys; a key that was removed no longer verifies anything
-    of ──key known──> returned at once
-       └─unknown──> fetch, at most once in UNKNOWN_EVERY_S, shared by all callers ──> the key, 401, or 503 if the
-                    issuer does not answer or was asked a moment ago
-
 A key is stored once for each configured algorithm that fits its type, so an algorithm is never used with a key of
 another type. Fetches are bounded in time, bytes and keys, and decoded in a thread."""
 

@@ -1,8 +1,5 @@
 """Verification of tokens (RFC 7519, RFC 8725), and the mapping of their claims to a tenant and a group.
 
-    size, three parts ──> header: a configured alg, a kid, nothing that refers to a key ──> iss: a configured issuer
-      ──> the issuer's key for (kid, alg) ──> signature, exp, nbf, iat, iss, aud ──> claim → tenant, groups → limits
-
 Until its signature is verified, a token only selects among configured values: an issuer, and a key that this issuer
 published for this algorithm. No part of a token appears in logs or messages."""
 

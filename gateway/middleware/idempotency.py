@@ -1,8 +1,7 @@
 """`Idempotency-Key`: a request that is sent twice runs once. Wraps a generation endpoint inside the tenant middleware.
 
-A key belongs to one API key for 24 hours. The same request joins the running one, on whichever gateway, or gets its
-response replayed byte for byte. Another request with the same key is rejected. Requests are the same if their path,
-their body and the headers that set their terms are."""
+A key belongs to one API key for 24 hours. Requests are the same if their path, their body and the headers that set
+their terms are."""
 
 import asyncio
 import hashlib
@@ -23,8 +22,7 @@ from fairlane.gateway.http.json_reader import scalars
 from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedChannel, Recording, Run, Runs, not_kept
-from fairlane.gateway.pipeline.bounds import Bounds
-from fairlane.gateway.pipeline.context import Endpoint, RequestContext
+from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Name, OwnedRun, Seal
 
@@ -157,7 +155,7 @@ class Idempotent:
         caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self.bounds
         max_bytes = bounds.room.most_bytes(self.most_prompts)
         body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
-        looked_at = partial(_looked_at, self.path, headers, body)
+        looked_at = partial(_fingerprint, self.path, headers, body)
         digest, wants_stream = await bounds.room.run(caller.tenant_id, len(body), looked_at)
         del looked_at
         whole = [body]
@@ -209,17 +207,14 @@ def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return given[0]
 
 
-def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:
-    return _fingerprint(path, headers, body), asks_for_stream(body)
-
-
-def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:
+    """Return the digest of a request, and whether it asks for a stream."""
     given = [(name, value.strip()) for name, value in headers if name in _TERMS]
     digest = hashlib.sha256()
     for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
         digest.update(b"%d:" % len(part))
         digest.update(part)
-    return digest.digest()
+    return digest.digest(), asks_for_stream(body)
 
 
 def _lane(recording: Recording) -> str:

@@ -1,15 +1,7 @@
 """Runs of requests with an idempotency key: one `Run` for each on this gateway, in its own task.
 
-    begin ────OwnedRun────> the endpoint writes to the recording ──┬─ a completed run ──> kept in the store
-      │ │ └─"ended"──> the recording is what the store has     └─ a rejection ──────> released: a retry runs
-      └─┴─"running" elsewhere: asked again, until it has ended or its owner's lease has expired
-
-A run without listeners continues for `grace_s`, since retries after a broken connection are what the key is for; then
-it ends like any request whose client has left. A response that has started counts as completed, even if an error ends
-it in the middle: its output was charged, so it is replayed instead of being charged twice. A run after a rejection, or
-after its gateway was lost, resumes from the output published before (`gateway/pipeline/resume.py`).
-
-A `Recording` holds the response so far, for any number of listeners, each from the beginning and at its own pace."""
+A completed run is kept in the store and replayed; a rejection is released, so that a retry runs. A response that has
+started counts as completed even if an error ends it, because its output was charged."""
 
 import asyncio
 import secrets

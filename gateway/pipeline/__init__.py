@@ -13,6 +13,6 @@
     settlement.py     end it once, and charge it once
 
 `recovery.py`, `orphans.py` and `resume.py` take over what other processes lost. `guarded_quotas.py` keeps serving while
-the store of the budgets is down, `queue_watch.py` reads the queues' depths, and `bounds.py` has the bounds of every
-request. Called by `api/` and `batches/`. The state itself is in `request/`: read it first. Never imports Starlette.
+the store of the budgets is down, and `queue_watch.py` reads the queues' depths. Called by `api/` and `batches/`. The
+state itself is in `request/`: read it first.
 """

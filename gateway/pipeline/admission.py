@@ -1,10 +1,6 @@
-"""Admission: whether a request fits the model, the KV pool and its deadline, from the workers' last reports, without
-I/O.
+"""Admission: whether a request fits the model, the KV pool and its deadline, from the workers' last reports.
 
-Rejections by the queue behind it are also translated to API errors here.
-
-`AllOpenRequests` tracks what this gateway has admitted to each queue and what has not ended yet. Its next decision on a
-deadline depends on it."""
+No function does I/O. Rejections by the queue are also translated to API errors here."""
 
 import asyncio
 import time

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from starlette.types import Receive, Scope, Send
 
 from fairlane.common.log_lines import Facts
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.exchange import Exchange
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.live import LiveRecord
@@ -113,6 +115,16 @@ class RequestContext:
         if self.is_refusal:
             span.fail(self.code)
             span.set({"error.type": self.code})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Bounds of every generation request, and the keep-alive schedule of a waiting stream."""
+
+    room: BodyRoom
+    body_timeout_s: float
+    write_timeout_s: float
+    stream_schedule: KeepAliveSchedule
 
 
 # Serves one request inside the tenant middleware. Raises ApiError until the response has started.

@@ -1,7 +1,6 @@
 """Delivers events from the queues to this gateway's jobs, and sends the gateway's heartbeats to the queues.
 
-Each queue has a line: a task that reads this gateway's event stream on its own connection, and a task that, once a
-second, sends a heartbeat, reclaims jobs of dead workers and deletes settled records. It decides nothing."""
+Each queue has a line: a task that reads this gateway's events on its own connection, and a task for upkeep."""
 
 import asyncio
 import logging
@@ -47,6 +46,8 @@ class Link:
 class _Line:
     name: str
     link: Link
+    # Of the last event that was read.
+    last_id: str = "0-0"
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     # Settled and ended jobs whose records will be deleted, with the loop time of their end, oldest first.
     ended: dict[str, float] = field(default_factory=dict)
@@ -95,8 +96,9 @@ class Dispatcher:
         if name not in self._lines:
             line = self._lines[name] = _Line(name, self.open_link(name))
             loop = asyncio.get_running_loop()
+            reading = every(RETRY_AFTER_S, "reading events", partial(self._read, line))
             tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
-            line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
+            line.tasks = [loop.create_task(reading), loop.create_task(tending)]
         return self._lines[name].link.calls
 
     def keep_lines(self, names: set[str]) -> None:
@@ -192,18 +194,13 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
         await line.link.close()
 
-    def _read(self, line: _Line) -> Coroutine[Any, Any, None]:
-        last_id = "0-0"
-
-        async def read() -> None:
-            nonlocal last_id
-            while True:
-                last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
-                self._deliver(line, events)
-                if len(self._jobs) >= MANY_JOBS:
-                    await asyncio.sleep(GATHER_S)
-
-        return every(RETRY_AFTER_S, "reading events", read)
+    async def _read(self, line: _Line) -> None:
+        block_ms = int(BLOCK_S * 1e3)
+        while True:
+            line.last_id, events = await line.link.reader.read_events(self.gateway_id, line.last_id, block_ms)
+            self._deliver(line, events)
+            if len(self._jobs) >= MANY_JOBS:
+                await asyncio.sleep(GATHER_S)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
         told: dict[LiveRequest, None] = {}
@@ -263,9 +260,7 @@ class Dispatcher:
         """Run one round of upkeep for a queue with a line. Raises STORE_ERRORS."""
         line = self._lines[name]
         queue = line.link.calls
-        if any(
-            job.queue == line.name for job in self._jobs.values()
-        ):  # `put` also counts as a heartbeat for several rounds
+        if any(job.queue == name for job in self._jobs.values()):  # `put` counts as a heartbeat for several rounds
             await line.link.reader.gateway_alive(self.gateway_id)  # the reader tracks how far it has read
         if self.is_elected():
             await queue.reclaim()

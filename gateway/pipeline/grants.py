@@ -1,9 +1,7 @@
 """Progressive reservation: extends the output granted to a running request before it is used up.
 
-A request reserves a quantum of output at a time, and larger ones as it grows. When a choice has half of the last one
-left, the next is reserved and sent to the worker as a grant, so that no token is generated without a reservation. If a
-limit per minute is full, the worker pauses at the end of its grant until there is room. If a limit per day or month is
-spent, or a pause has lasted too long, the request ends with the output so far, and reports the limit."""
+When a choice has half of its last quantum left, the next one is reserved and sent to the worker as a grant. If a limit
+per minute is full, the worker pauses at the end of its grant until there is room."""
 
 import asyncio
 import logging

@@ -1,11 +1,7 @@
 """Budgets during an outage of their store: requests are admitted locally as the settings allow, and charged later.
 
-    reserve ──the store answers──────────> its reservation     extend, settle: the store
-            └─it does not, limits allow it> the twin's         extend, settle: the twin ──backlog──> the store
-
 A job stays where it was admitted. The backlog is written by job id, with `book` and then `settle`, which are both
-idempotent: each charge is counted exactly once, in the windows of its arrival. The backlog is in memory: it is lost if
-the gateway dies before the store returns."""
+idempotent, so each charge is counted once, in the windows of its arrival. The backlog is lost if the gateway dies."""
 
 import asyncio
 import hashlib
@@ -15,6 +11,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from fairlane.gateway.identity.auth import DelegationLookup, KeyLookup
@@ -35,6 +32,7 @@ Mode = Literal["fail_closed", "fail_open", "local_share"]
 # Model and lane as in `limits_by`; empty for any.
 ModelLane = tuple[str, str]
 LOOK_EVERY_S = 30.0
+_remaining, _used = attrgetter("remaining"), attrgetter("used")
 _WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request matches that one
 _LONG = ("day", "month")
 
@@ -182,14 +180,6 @@ def _least(statuses: Iterable[LimitStatus], scope: Scope, figure: Callable[[Limi
         if status.scope == scope and _WINDOWS[status.name] in _LONG:
             found[status.name] = min(figure(status), found.get(status.name, figure(status)))
     return found
-
-
-def _remaining(status: LimitStatus) -> int:
-    return status.remaining
-
-
-def _used(status: LimitStatus) -> int:
-    return status.used
 
 
 def _refusing(tenant: Tenant) -> set[str]:

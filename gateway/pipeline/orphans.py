@@ -1,14 +1,7 @@
 """Queues without workers: their jobs move to the model's new card, wait, or end.
 
-The store has the set of queues, and any gateway handles any of them. A job is moved only by its own gateway, since the
-jobs of a dead one are cancelled long before. The rules:
-
-    started, latency        ends `unavailable` (the queue does that)
-    without a token         moves to the newest served card of the same name, if its tokenizer is the same: with its
-                            age, deadlines and budget; the guarantee is decided again, else it is best effort
-    the same, no such card  latency: ends `unavailable`; throughput: waits, and is checked again
-    started, throughput     waits for a worker of its own card, until its deadline or its lane's longest wait
-"""
+Any gateway handles any of the store's queues. A job is moved only by its own gateway, since the jobs of a dead one are
+cancelled long before."""
 
 import asyncio
 import logging
@@ -44,7 +37,11 @@ RETRY_AFTER_S = 0.1
 
 @dataclass(slots=True)
 class Orphans:
-    """A background loop over the queues without workers."""
+    """A background loop over the queues without workers.
+
+    A job without a token moves to the newest card of its model with the same tokenizer. Without such a card it ends
+    `unavailable` in the latency lane, and waits in the throughput lane. A job that has started ends `unavailable` in
+    the latency lane (the queue does that); in the throughput lane it waits for a worker of its own card."""
 
     registry: RedisRegistry
     fleet_cache: FleetCache

@@ -1,9 +1,7 @@
 """Depths of the queues and reports of open requests, shared at a cost that does not grow as gateways times models.
 
-The elected gateway reads every queue's depths and publishes them in one place, where the others read them together.
-Each gateway reports the requests it has open in a queue once a round while there is something to report. It also reads
-the reports of IDLE_PER_ROUND other queues, in turn. For one round, requests to a queue that was idle at this gateway
-may therefore use sums that are up to (idle queues / IDLE_PER_ROUND) rounds old."""
+The elected gateway publishes every queue's depths in one place. For one round, requests to a queue that was idle at
+this gateway may use reports that are up to (idle queues / IDLE_PER_ROUND) rounds old."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field

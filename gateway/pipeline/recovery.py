@@ -1,12 +1,4 @@
-"""Renews this gateway's reservations, settles those of dead gateways, and finds lost jobs.
-
-A reservation is a lease. `Reaper.renew` extends those of this gateway in batches. `reap` finds lapsed ones of any
-gateway, ends their jobs and charges what the jobs' records say was published. `watch` ends the jobs of suspended
-tenants.
-
-`LostJobs` finds jobs that no worker runs any more: a store that failed over may have lost a job or the event of its
-end, and the client would wait until its deadline. The record of a job without events in a round is looked up. If it is
-missing or says that the job has ended, the event has one more round to arrive."""
+"""Renews this gateway's reservations, settles those of dead gateways, and finds lost jobs."""
 
 import asyncio
 import logging
@@ -40,7 +32,7 @@ RENEW_BATCH = 500
 
 @dataclass(eq=False)
 class Reaper:
-    """Three background loops over the reservations in the store."""
+    """Three background loops over the reservations in the store: a reservation is a lease."""
 
     quotas: QuotaStore
     tenants: TenantStore
@@ -183,7 +175,10 @@ MOST_LOOKS = 100
 
 
 class LostJobs:
-    """A background loop over the jobs of this gateway."""
+    """Finds jobs that no worker runs any more: a store that failed over may have lost a job, or the event of its end.
+
+    The record of a job without events in a round is looked up. If it is missing or has ended, the event has one more
+    round to arrive."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher

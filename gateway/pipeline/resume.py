@@ -1,16 +1,7 @@
 """Resumes a request with an idempotency key from the tokens that its earlier runs have published.
 
-A run that was not answered (it ended with 5xx, or its gateway died) has published tokens and is charged for them.
-Before the next run reserves anything, the earlier one is ended as a reaper would: its jobs are cancelled, and its
-reservation is settled by their records. The choices of the next run begin with those tokens and, with the same seed,
-produce the same output as without the interruption. A run starts from scratch in these cases:
-
-    no record in the model's queue      other weights serve the model now, or the store lost the record
-    another prompt                      the chat template contains the date
-    a job that does not end in time     its worker is unreachable
-    log-probabilities requested         records do not have them
-
-It is then charged only for what exceeds the charges of earlier runs (`quotas/lua/lib/writes.lua`)."""
+A run that was not answered (it ended with 5xx, or its gateway died) is charged for its tokens. The next run begins with
+them, and is charged only for what exceeds the earlier charges (`quotas/lua/lib/writes.lua`)."""
 
 import asyncio
 import logging
@@ -60,7 +51,10 @@ _NOTHING = Head((), 0, stopped=False)
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Finds the heads of a request's choices, and ends the runs that produced them."""
+    """Finds the heads of a request's choices, and ends the runs that produced them.
+
+    A request starts from scratch if the model's queue has no record of the run, its prompt was another (a chat template
+    may contain the date), a job does not end in time, or log-probabilities are requested: records do not have them."""
 
     quotas: QuotaStore
     dispatcher: Dispatcher

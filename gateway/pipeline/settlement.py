@@ -1,7 +1,7 @@
 """Ends every job and settles its request exactly once, despite failures of client, worker or store.
 
-Settlements survive the cancellation of their request: a separate task retries until the store answers. What this
-process leaves unsettled is settled by a reaper after its lease."""
+A settlement survives the cancellation of its request: a separate task retries until the store answers. A reaper settles
+what this process leaves unsettled."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
 """The event loop of one request: events of its jobs in, parts of the response out, for streams and whole responses.
 
-Events are handled in the loop iteration in which they arrive, without waking the request's task: a stream has an event
-for each token, and waking a task costs as much as sending it. The task does everything that has to wait."""
+Events are handled in the loop iteration in which they arrive: a stream has an event for each token, and waking a task
+costs as much as sending it. The request's task does everything that has to wait."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TokenStream
 from fairlane.gateway.pipeline.deadlines import Deadlines, deadline_exceeded
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
-from fairlane.gateway.request.live_request import Choice, Fault, LiveJob, LiveRequest, News
+from fairlane.gateway.request.live_request import Choice, LiveJob, LiveRequest, News
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
@@ -180,8 +180,8 @@ class TokenEvents:
             self.last_token_s = now_s
             return self._read_tokens(job, job.choices[news.choice], news)
         match news:
-            case Fault():
-                raise news.error
+            case ApiError():
+                raise news
             case Finished():
                 self._check_end(job, news)
             case Preempted() | Resumed() | Paused():

@@ -1,14 +1,7 @@
 """An admitted request with one job per prompt: the output received so far, and its end.
 
-The request holds the budget: reserved once for all jobs, settled once when the last of them has ended. Ownership of a
-job:
-
-    submit       reserves the request's tokens and enqueues its jobs; undoes both if that fails half-way
-    stream       sends its tokens to the client; ends the job if it finishes by itself
-    settlements  take over every job that its stream leaves open (client gone, deadline, error, shutdown): cancel it,
-                 find out what was published, and settle the request with the sum of its jobs
-
-The dispatcher only delivers: `accept` is called in order by the one task that reads the job's queue."""
+The request's budget is reserved once for all jobs, and settled once when the last of them has ended. The dispatcher's
+task that reads a job's queue calls `accept` in order."""
 
 import asyncio
 from array import array
@@ -47,9 +40,7 @@ _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAI
 
 def job_ids(booking_id: str, prompts: int) -> list[str]:
     """Return the ids of a request's jobs, which can be derived from the reservation's id."""
-    return (
-        [booking_id] if prompts == 1 else [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
-    )
+    return [booking_id, *[f"{booking_id}-{number:03}" for number in range(1, prompts)]]
 
 
 def request_of(job_id: str) -> str:
@@ -103,14 +94,8 @@ def total(charges: Sequence[Charge]) -> Charge:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A reason why a job cannot continue that does not come from a worker."""
-
-    error: ApiError
-
-
-News = Event | Fault
+# An event of the queue, or an error of the gateway's own that ends the job.
+News = Event | ApiError
 _NOTICES = (Preempted, Resumed, Paused)
 
 
@@ -309,7 +294,7 @@ class LiveJob:
 
     def fail(self, error: ApiError) -> None:
         self.request.is_faulty = True
-        self.request.deliver(self, Fault(error))
+        self.request.deliver(self, error)
         self.request.ring()
 
     def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:

@@ -1,7 +1,7 @@
 """Composition: the parts of one gateway process. Each part opens and closes itself.
 
     resources.py   all parts, in the order of their dependencies
-    setup.py       settings, telemetry and id of the process
+    setup.py       settings, telemetry and id of the process; the background tasks of a part
     stores.py      connections to the stores
     accounts.py    tenants, keys, budgets, prices; who a caller is
     fleet.py       models, workers and queues
@@ -10,7 +10,6 @@
     batches.py     files, batches, and the export of the ledger
     control.py     operators, and what they see
     ports.py       bounds on connections and bodies
-    background.py  the tasks of a part
 
 Each part's `running` is a context in which its background tasks run. Building a part does no I/O.
 """

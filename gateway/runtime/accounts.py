@@ -9,8 +9,7 @@ from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
 from fairlane.gateway.pipeline.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.pipeline.prices import KnownPrices
-from fairlane.gateway.runtime.background import background
-from fairlane.gateway.runtime.setup import Setup
+from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit

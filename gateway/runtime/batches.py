@@ -10,10 +10,9 @@ from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.control.ledger.exporter import LedgerExporter
 from fairlane.gateway.runtime.accounts import Accounts
-from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.requests import Requests
-from fairlane.gateway.runtime.setup import Setup
+from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import LedgerExports

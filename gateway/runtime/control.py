@@ -14,11 +14,10 @@ from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
 from fairlane.gateway.control.operators.single_sign_on import SingleSignOn, print_of
-from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.batches import Batches
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.insight import Insight
-from fairlane.gateway.runtime.setup import Setup
+from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 
 

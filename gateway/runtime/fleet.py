@@ -13,8 +13,7 @@ from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.delivery import Dispatcher, Link
 from fairlane.gateway.pipeline.queue_watch import QueueWatch
-from fairlane.gateway.runtime.background import background
-from fairlane.gateway.runtime.setup import Setup
+from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry

@@ -11,9 +11,8 @@ from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.gateway.insight.request_traces.files import TraceFolder
 from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
-from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
-from fairlane.gateway.runtime.setup import Setup
+from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.upkeep import pseudonym_key
 from fairlane.store.errors import STORE_ERRORS

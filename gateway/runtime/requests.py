@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
+from fairlane.gateway.api.generate import Parts
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.middleware.idempotent_run import Runs
+from fairlane.gateway.pipeline.context import Bounds
 from fairlane.gateway.pipeline.orphans import Orphans
 from fairlane.gateway.pipeline.prepare import Preparer
 from fairlane.gateway.pipeline.recovery import LostJobs, Reaper
@@ -15,11 +17,10 @@ from fairlane.gateway.pipeline.resume import Earlier
 from fairlane.gateway.pipeline.settlement import Settlements
 from fairlane.gateway.pipeline.submit import Submitter
 from fairlane.gateway.runtime.accounts import SETTLE_GRACE_S, Accounts
-from fairlane.gateway.runtime.background import background
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.insight import Insight
 from fairlane.gateway.runtime.ports import Ports
-from fairlane.gateway.runtime.setup import Setup
+from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.responses import KeptResponses
@@ -50,7 +51,7 @@ class Requests:
             lambda: fleet.cache.longest_context,
         )
         self._grammars = GrammarChecker()
-        self.preparer = Preparer(
+        preparer = Preparer(
             lanes,
             fleet.cache,
             fleet.open_requests,
@@ -89,7 +90,34 @@ class Requests:
             grace_s=settings.orphan_grace_s,
             is_elected=fleet.elections.for_queues,
         )
-        self.runs = _runs(settings, stores, refusal)
+        self.generation = Parts(
+            bounds=Bounds(
+                room=self.body_room,
+                body_timeout_s=section.body_timeout_s,
+                write_timeout_s=section.write_timeout_s,
+                stream_schedule=KeepAliveSchedule(
+                    first_s=section.header_hold_s, every_s=section.comment_every_s, keep_alive_s=section.pulse_every_s
+                ),
+            ),
+            preparer=preparer,
+            submitter=self.submitter,
+            dispatcher=dispatcher,
+            settlements=self.settlements,
+            telemetry=telemetry,
+            recorder=insight.recorder,
+            trace=insight.trace,
+        )
+        self.runs = Runs(
+            IdempotencyRecords(
+                stores.budgets.patient,
+                lease_ms=round(section.reservation_lease_s * 1e3),
+                most_bytes=int(section.idempotency_kept_bytes),  # a plain int, which the store's client requires
+            ),
+            refusal,
+            grace_s=section.idempotency_grace_s,
+            lease_s=section.reservation_lease_s,
+            max_answer_bytes=section.idempotency_answer_bytes,
+        )
         self.responses = KeptResponses(
             stores.budgets.patient,
             ttl_ms=round(section.responses_kept_s * 1e3),
@@ -108,19 +136,3 @@ class Requests:
             await self._grammars.aclose()
             await self.runs.aclose(SETTLE_GRACE_S)
             await self.settlements.aclose(SETTLE_GRACE_S)
-
-
-def _runs(settings: GatewaySettings, stores: Stores, refusal: Callable[[], ApiError | None]) -> Runs:
-    section = settings.gateway
-    records = IdempotencyRecords(
-        stores.budgets.patient,
-        lease_ms=round(section.reservation_lease_s * 1e3),
-        most_bytes=int(section.idempotency_kept_bytes),  # a plain int, which the store's client requires
-    )
-    return Runs(
-        records,
-        refusal,
-        grace_s=section.idempotency_grace_s,
-        lease_s=section.reservation_lease_s,
-        max_answer_bytes=section.idempotency_answer_bytes,
-    )

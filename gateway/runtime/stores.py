@@ -8,7 +8,7 @@ from fairlane.gateway.api.store_checks import StoreChecks
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.pipeline.guarded_quotas import Modes
-from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.setup import background
 from fairlane.store.checks import FaultKind
 from fairlane.store.circuit_breaker import RequiredStores
 from fairlane.store.connections import Connections, connections

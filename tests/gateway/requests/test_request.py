@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from fairlane.gateway.errors import internal_error
-from fairlane.gateway.request.live_request import MAX_NOTICES, Fault, LiveJob, job_ids, total
+from fairlane.gateway.errors import ApiError, internal_error
+from fairlane.gateway.request.live_request import MAX_NOTICES, LiveJob, job_ids, total
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import (
     Finished,
@@ -70,8 +70,8 @@ def test_a_gap_ends_the_job_with_a_fault() -> None:
 
     first, fault = heard(airborne)
     assert first == tokens(0, 5)
-    assert isinstance(fault, Fault)
-    assert fault.error.code == internal_error().code
+    assert isinstance(fault, ApiError)
+    assert fault.code == internal_error().code
     assert airborne.choices[0].published == 1
 
 
