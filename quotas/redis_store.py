@@ -67,7 +67,6 @@ class RedisQuotaStore:
             max(ask.prompts),
             len(ask.prompts),
             ask.max_output_tokens,
-            ask.choices,
             int(ask.explicit_max),
             ask.quantum or 0,
             self._lease_ms,

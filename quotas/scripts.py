@@ -1,4 +1,7 @@
-"""Redis for this package: functions and scripts by name, one error type. The only module here that imports redis."""
+"""Redis for this package: functions and scripts by name, one error type. The only module here that imports redis.
+
+A script has one key: the prefix of a root's keys (keyspace.of_root), unless its header says otherwise. Its first lines
+name its arguments, and its header says what it returns."""
 
 import hashlib
 import itertools
@@ -13,58 +16,31 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.store.errors import StoreUnavailable, lacks_function
-from fairlane.store.scripts import Script, read_scripts
+from fairlane.store.errors import lacks_function
+from fairlane.store.scripts import Script, call, read_scripts, translated
 
 __all__ = ["Database", "Redis", "Reply", "ResponseError"]
 
 # The reply of a script or command; the script's header documents it.
 Reply: TypeAlias = Any
 LUA = read_scripts(Path(__file__).parent / "lua")
-# Each script: the parts that precede it, and its own.
-PARTS: dict[str, tuple[str, ...]] = {
-    "renew": ("clock", "renew"),
-    "expired": ("clock", "records", "expired"),
-    "watch": ("clock", "watch"),
-    "unlist": ("unlist",),
-    "tenant_claim": ("tenant_claim",),
-    "tenant_bar": ("tenant_bar",),
-    "tenant_read": ("tenant_read",),
-    "tenant_accounts": ("tenant_accounts",),
-    "tenant_forget": ("tenant_forget",),
-    "tenant_unclaim": ("tenant_unclaim",),
-    "audit_redact": ("clock", "audit_redact"),
-    "tenant_put": ("clock", "once", "admin", "accounts", "cards", "tenant_put"),
-    "tenant_delete": ("clock", "once", "admin", "accounts", "cards", "tenant_delete"),
-    "key_put": ("clock", "once", "admin", "accounts", "key_put"),
-    "key_end": ("clock", "once", "admin", "accounts", "key_end"),
-    "key_change": ("clock", "once", "admin", "accounts", "key_change"),
-    "keys_read": ("keys_read",),
-    "import_claim": ("import_claim",),
-    "key_bar": ("accounts", "key_bar"),
-    "delete_if": ("delete_if",),
-    "keys_drop": ("cards", "keys_drop"),
-    "prices_put": ("clock", "once", "admin", "prices_put"),
-    "audit_write": ("clock", "audit_write"),
-    "identity": ("clock", "identity"),
-    "usage": ("records", "usage"),
-    "idem_begin": ("clock", "idempotency", "idem_begin"),
-    "idem_renew": ("clock", "idempotency", "idem_renew"),
-    "idem_finish": ("idempotency", "idem_finish"),
-    "idem_release": ("idempotency", "idem_release"),
-    "idem_over": ("idem_over",),
-    "response_keep": ("clock", "responses", "response_keep"),
-    "response_drop": ("once", "responses", "response_drop"),
-    "responses_drop": ("responses", "responses_drop"),
-    "usage_roll": ("records", "usage_roll"),
-    "ledger_unexported": ("ledger_unexported",),
-    "ledger_exported": ("ledger_exported",),
-    "ledger_trim": ("ledger_trim",),
-    "export_write": ("export_write",),
+# The parts that precede some scripts, after clock.lua, which precedes all.
+_PRELUDES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("tenant_put", "tenant_delete", "key_put", "key_change", "key_end", "prices_put"): ("once", "accounts", "admin"),
+    ("key_bar", "keys_drop"): ("accounts",),
+    ("idem_begin", "idem_renew", "idem_finish", "idem_release"): ("idempotency",),
+    ("response_keep", "responses_drop"): ("responses",),
+    ("response_drop",): ("once", "responses"),
+    ("expired", "usage", "usage_roll"): ("records",),
 }
 # The parts that precede the functions. The store builds their functions and tables once; for scripts, at each call.
 LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")
 FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}
+_NO_SCRIPTS = {*LIBRARY, *FUNCTIONS, *(part for parts in _PRELUDES.values() for part in parts)}
+# Each script: the parts that precede it, and its own.
+PARTS = {name: ("clock", name) for name in LUA if name not in _NO_SCRIPTS} | {
+    name: ("clock", *parts, name) for names, parts in _PRELUDES.items() for name in names
+}
 
 _SEQUENCES = (list, tuple)
 
@@ -77,7 +53,7 @@ class Database:
         self._client = client
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
         self._library, self._version = _library(clock, slicing)
-        self._scripts |= {name: _join((*LIBRARY, name), clock, slicing) for name in FUNCTIONS}
+        self._scripts |= _functions_as_scripts(clock, slicing)
         self._nonce = secrets.token_hex(6)
         self._calls = itertools.count()
         # False once the store has forbidden functions; they run as scripts then.
@@ -85,14 +61,12 @@ class Database:
 
     async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
         """Run a script on the slot of `key`. Text is returned as str."""
-        try:
+        with translated(script):
             return _as_text(await self._scripts[script].run(self._client, key, *args))
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
 
     async def call_function(self, function: str, key: str, *args: str | int | bytes) -> Reply:
         """Call a library function on the slot of `key`. Text is returned as bytes."""
-        try:
+        with translated(function):
             if self._may_load:
                 command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
                 try:
@@ -104,8 +78,6 @@ class Database:
                 if self._may_load and await self._load():
                     return await self._execute(*command)
             return await self._scripts[function].run(self._client, key, *args)
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
 
     async def _load(self) -> bool:
         try:
@@ -120,17 +92,11 @@ class Database:
         reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
         return reply
 
-    async def call(self, *command: str | int) -> Reply:
-        try:
-            return _as_text(await self._client.execute_command(*command))  # type: ignore[no-untyped-call]
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise StoreUnavailable(f"{command[0]}: {type(error).__name__}: {error}") from error
+    async def call(self, name: str, *args: str | int) -> Reply:
+        return _as_text(await call(self._client, name, *args))
 
     async def read_bytes(self, key: str, field: str) -> bytes | None:
-        try:
-            found: bytes | None = await self._client.execute_command("HGET", key, field)  # type: ignore[no-untyped-call]
-        except (redis.exceptions.RedisError, OSError) as error:
-            raise StoreUnavailable(f"HGET: {type(error).__name__}: {error}") from error
+        found: bytes | None = await call(self._client, "HGET", key, field)
         return found
 
     async def secret(self, key: str) -> str:
@@ -157,17 +123,26 @@ def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> Script
     return Script("\n".join(texts))
 
 
+def _body(name: str) -> str:
+    return f"function(KEYS, ARGV)\n{LUA[name]}end"
+
+
+@lru_cache(maxsize=64)
+def _functions_as_scripts(clock: str | None, slicing: Slicing) -> dict[str, Script]:
+    shared = _join(LIBRARY, clock, slicing).source
+    return {name: Script(f"{shared}\nreturn ({_body(name)})(KEYS, ARGV)") for name in FUNCTIONS}
+
+
 @lru_cache(maxsize=64)
 def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
+    """Return the library's text, and its version, which all its names end with."""
     texts = [_join(LIBRARY, clock, slicing).source]
-    bodies = {name: LUA[name] for name in FUNCTIONS}
-    version = hashlib.sha1("".join([*texts, *bodies.values()]).encode(), usedforsecurity=False).hexdigest()[:16]
+    texts_of_all = "".join([*texts, *map(_body, FUNCTIONS)])
+    version = hashlib.sha1(texts_of_all.encode(), usedforsecurity=False).hexdigest()[:16]
     for name, flags in FUNCTIONS.items():
         listed = f"'{flags}'" if flags else ""
-        texts.append(
-            f"redis.register_function{{function_name = '{name}_{version}', flags = {{{listed}}}, "
-            f"callback = function(KEYS, ARGV)\n{bodies[name]}end}}"
-        )
+        named = f"function_name = '{name}_{version}', flags = {{{listed}}}"
+        texts.append(f"redis.register_function{{{named}, callback = {_body(name)}}}")
     return f"#!lua name=fairlane_{version}\n" + "\n".join(texts), version
 
 

@@ -53,8 +53,7 @@ class TenantIds:
 
     async def claim_of(self, tenant_id: str) -> int:
         name = hashlib.sha1(tenant_id.encode(), usedforsecurity=False).hexdigest()
-        found = await self._database.call("HMGET", keyspace.CLAIMS, name, tenant_id)
-        return int(found[0] or found[1] or 0)
+        return int(await self._database.call("HGET", keyspace.CLAIMS, name) or 0)
 
     async def claim(self, tenant_id: str, root: str) -> int | Taken:
         """Claim the id for a root; return the number under which its tenant may be put, or why it cannot be claimed."""
@@ -252,7 +251,6 @@ class TenantStore:
         try:
             return await self._put(tenant, 0, note and note(tenant), claim)
         except _IdUsed:
-            await enlist_erasure(self._database, root)  # erases a tenant that an older version deleted
             tenant = dataclasses.replace(tenant, incarnation=secrets.token_hex(INCARNATION_BYTES))
             return await self._put(tenant, 0, note and note(tenant), claim)
 

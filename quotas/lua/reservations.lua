@@ -2,17 +2,16 @@
 -- `statuses` only reads.
 
 -- name: reserve
--- Holds the tokens of one request against every limit of every level, all or nothing. Called by RedisQuotaStore.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 tokens of the longest prompt,
---          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' if the caller stated 9,
---          12 quantum per choice or 0 to hold everything at once, 13 lease ms, 14 name of its `Once`, or '', 15 expiry of
---          that, ms; what it resumes from: 16 output tokens, 17 the part of finished choices, 18 choices that resume,
---          19 tokens of the longest of these; 20 '1' for a batch line, 21 packed prices, '' for none
--- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the shadow rules that would refuse, now
---          ms, the levels' figures}, or without a change: {'denied', number of the rule, requested, retry ms or -1, 1 if it
---          can never fit, now ms, the level's figures}, {'access', reason}, {'settled'}
-local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+-- Holds the tokens of one request against every limit of every level, all or nothing. Returns {'granted', output tokens per choice
+-- held, the most per choice, numbers of the shadow rules that would refuse, now ms, the levels' figures}, or without a change:
+-- {'denied', number of the rule, requested, retry ms or -1, 1 if it can never fit, now ms, the level's figures}, {'access', reason},
+-- {'settled'}.
+local prefix, reservation_id, tenant, key, model, lane = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local input, longest_prompt, prompts, ceiling, is_stated = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9]), ARGV[10]
+local quantum, lease_ms, once, once_until_ms = tonumber(ARGV[11]), ARGV[12], ARGV[13], tonumber(ARGV[14])
+-- What it resumes from: output tokens, the part of finished choices, choices that resume, and tokens of the longest of these.
+local begun, ended, going, longest = tonumber(ARGV[15]), tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18])
+local is_batch, priced = ARGV[19], ARGV[20]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
 local known = redis.call('GET', reservation_key)
@@ -21,24 +20,22 @@ if known then
   local reservation = unpack_reservation(known)
   return with_figures({'granted', reservation[F_CHOICE], reservation[F_CEILING], reservation[F_SHADOWED], now}, levels_of(prefix, reservation, now))
 end
-local levels = open_levels(prefix, places_of(tenant, key), now, {})
-local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
-if #others > 0 then open_levels(prefix, others, now, levels) end
+local levels, others = open_request(prefix, tenant, key, model, lane, now)
 local reason = barred(levels, tenant, now)
 if reason then return {'access', reason} end
 
-if ARGV[20] == '1' then for_batch(levels) end
+if is_batch == '1' then for_batch(levels) end
 find_paused(prefix, levels, now)
-local input, begun, going, longest = tonumber(ARGV[6]), tonumber(ARGV[16]), tonumber(ARGV[18]), tonumber(ARGV[19])
 local in_paid, out_paid = 0, 0
-if begun > 0 and ARGV[14] ~= '' then in_paid, out_paid = paid_for(prefix, ARGV[14], now) end
+if begun > 0 and once ~= '' then in_paid, out_paid = paid_for(prefix, once, now) end
 in_paid, out_paid = math.min(in_paid, input), math.min(out_paid, begun)
-local lag = going * longest - (begun - ARGV[17])
-local ask = {requests = 1, input = input - in_paid, prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
-  choices = going, stated = ARGV[11] == '1', start = longest, extra = lag + begun - out_paid, choice = 0, output = 0}
-local priced, prices = prices_for(prefix, ARGV[14], ARGV[21], now), {}
+local lag = going * longest - (begun - ended)
+local ask = {requests = 1, input = input - in_paid, prompt = longest_prompt, ceiling = ceiling,
+  choices = going, stated = is_stated == '1', start = longest, extra = lag + begun - out_paid, choice = 0, output = 0}
+local prices = {}
+priced = prices_for(prefix, once, priced, now)
 prices.input, prices.cached, prices.output = struct.unpack(PRICES, priced)
-size(levels, ask, tonumber(ARGV[12]), prices)
+size(levels, ask, quantum, prices)
 local denied, shadowed = refusal(levels, ask, now, prices)
 if denied then
   local reply = {'denied', denied.rule.number, denied.amount, denied.retry, denied.never and 1 or 0, now}
@@ -51,24 +48,23 @@ for _, level in ipairs(levels) do
 end
 local granted = ask.start + ask.choice
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
-  ask.ceiling, ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, in_paid, out_paid,
-  ARGV[14], ARGV[15], ARGV[20], prices.input, prices.cached, prices.output, 0, 0, 0))
-note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
-fix_prices(prefix, ARGV[14], tonumber(ARGV[15]), priced, now)
-redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
+  ask.ceiling, prompts, levels[1].current, 0, 0, 0, 0, tenant, key, model, lane, shadowed, others, in_paid, out_paid,
+  once, once_until_ms, is_batch, prices.input, prices.cached, prices.output, 0, 0, 0))
+note_run(prefix, once, once_until_ms, reservation_id, priced, now)
+redis.call('ZADD', prefix .. 'leases', now + lease_ms, reservation_id)
 return with_figures({'granted', granted, ask.ceiling, shadowed, now}, levels)
 
 -- name: extend
--- Charges a running reservation's progress and holds more for it; nothing more if its tenant was suspended or deleted.
--- Called by RedisQuotaStore.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 output tokens published so far, 3 output tokens held since the start according to the caller,
---          4 maximum output tokens, 5 running choices, 6 quantum per choice, 7 '1' if a choice has used up its grant,
---          8 tokens of the prompts that have produced output, 9 published tokens of finished choices
--- Returns  {output tokens held since the start; the limit that leaves nothing now, or ''; 1 if it can never leave more;
---          when to ask again, ms; 1 if the reservation is paused}, or false if the reservation is over
+-- Charges a running reservation's progress and holds more for it; nothing more if its tenant was suspended or deleted. Returns
+-- {output tokens held since the start; the limit that leaves nothing now, or ''; 1 if it can never leave more; when to ask again,
+-- ms; 1 if the reservation is paused}, or false if the reservation is over.
 local BARRED_MS = 1000 -- its gateway is about to be notified
 local prefix, reservation_id = KEYS[1], ARGV[1]
+-- Output tokens: published so far, held according to the caller, and the maximum.
+local published, known_held, asked_most = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local unit, quantum, used_up = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
+-- Tokens of the prompts that have produced output, and of the output of finished choices.
+local prompt_tokens, ended = tonumber(ARGV[8]), tonumber(ARGV[9])
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 local record = redis.call('GET', reservation_key)
 if not record or is_settled(record) then return false end
@@ -76,8 +72,8 @@ local reservation = unpack_reservation(record)
 local levels = levels_of(prefix, reservation, now)
 find_paused(prefix, levels, now)
 
-local input = math.min(held_input(reservation), math.max(0, tonumber(ARGV[8]) - reservation[F_CHARGED_INPUT]))
-local output = math.min(held_output(reservation), math.max(0, tonumber(ARGV[2]) - reservation[F_CHARGED_OUTPUT]))
+local input = math.min(held_input(reservation), math.max(0, prompt_tokens - reservation[F_CHARGED_INPUT]))
+local output = math.min(held_output(reservation), math.max(0, published - reservation[F_CHARGED_OUTPUT]))
 usage_sums.turn_day(prefix, reservation, levels[1].figures[DAY])
 local held_before = held_spend(reservation)
 local in_due, out_due = unpaid(prefix, reservation, input, output, now)
@@ -88,14 +84,12 @@ for _, level in ipairs(levels) do
   charge(level, in_due, out_due, spend)
 end
 
-local unit = tonumber(ARGV[5])
-local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
-local asked_most = tonumber(ARGV[4])
-local most = math.min(asked_most, tonumber(ARGV[9]) + ceiling_of(levels) * unit)
+local whole = portion(levels, quantum, unit) * unit
+local most = math.min(asked_most, ended + ceiling_of(levels) * unit)
 local is_barred = barred_tenant(levels) ~= nil
 -- More is held than the caller knows of, since that reply was lost: return it again, and grant nothing more.
-local is_repeat = reservation[F_OUTPUT] > tonumber(ARGV[3])
-local wanted = (is_barred or is_repeat) and 0 or math.min(tonumber(ARGV[3]) + whole, most) - reservation[F_OUTPUT]
+local is_repeat = reservation[F_OUTPUT] > known_held
+local wanted = (is_barred or is_repeat) and 0 or math.min(known_held + whole, most) - reservation[F_OUTPUT]
 local was_paused = reservation[F_IS_PAUSED] == 1
 local found = {tokens = 0, limited_by = '', is_spent = false, retry = is_barred and BARRED_MS or 0, is_full = false}
 if wanted >= unit then
@@ -108,7 +102,7 @@ elseif not is_repeat and most < asked_most and most - reservation[F_OUTPUT] < un
 end
 reservation[F_OUTPUT], reservation[F_SERVED], reservation[F_ASKED] = reservation[F_OUTPUT] + found.tokens, reservation[F_SERVED] + found.tokens, now
 
-local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.is_spent and found.is_full
+local is_stuck = used_up and found.tokens == 0 and not found.is_spent and found.is_full
 local is_over = not (is_stuck or is_repeat) and (found.is_spent or reservation[F_SERVED] >= whole or wanted < unit)
 if is_stuck and not was_paused then reservation[F_IS_PAUSED], reservation[F_SINCE], reservation[F_SERVED] = 1, now, 0 end
 if is_over then reservation[F_IS_PAUSED] = 0 end
@@ -127,15 +121,13 @@ write_levels(prefix, levels, reservation_key, pack_reservation(reservation))
 return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, found.retry, is_stuck and 1 or 0}
 
 -- name: settle
--- Charges the rest of a reservation's usage, releases what it holds and writes the ledger, once. Called by RedisQuotaStore.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 outcome, 3 '1' to release everything and count nothing, 4 prompt tokens, 5 cached tokens,
---          6 output tokens, 7 preemptions, 8 ms for which the settlement is remembered, 9 approximate bytes of ledger to
---          keep, 10 microseconds of accelerators, 11 milliseconds of KV blocks, 12 name of this call
--- Returns  {1, now ms, the levels' figures} to the call that settles it and its repeats; {0} if another call did, or if it is
---          unknown (it is then marked as settled)
+-- Charges the rest of a reservation's usage, releases what it holds and writes the ledger, once. Returns {1, now ms, the levels'
+-- figures} to the call that settles it and its repeats; {0} if another call did, or if it is unknown (it is then marked as settled).
 local ENTRY_BYTES = 16 -- the store's measured overhead per stream entry
-local prefix, reservation_id = KEYS[1], ARGV[1]
+local prefix, reservation_id, outcome, is_refund = KEYS[1], ARGV[1], ARGV[2], ARGV[3] == '1'
+local prompt_tokens, cached_tokens, output_tokens = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local preemptions, kept_ms, ledger_bytes = ARGV[7], ARGV[8], ARGV[9]
+local gpu_us, kv_block_ms, call_name = ARGV[10], ARGV[11], ARGV[12]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
 local function write_ledger(reservation, day, prompt, cached, output)
@@ -143,14 +135,12 @@ local function write_ledger(reservation, day, prompt, cached, output)
   local in_price, cached_price, out_price = reservation[F_INPUT_PRICE], reservation[F_CACHED_PRICE], reservation[F_OUTPUT_PRICE]
   local spend = (prompt - cached) * in_price + cached * cached_price + output * out_price
   local entry = now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' ..
-    cached .. '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2]
+    cached .. '\t' .. output .. '\t' .. preemptions .. '\t' .. outcome
   local ledger, costs = prefix .. 'ledger:' .. reservation[F_TENANT], nil
-  if in_price + out_price > 0 then
-    costs = string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. ARGV[10] .. '\t' .. ARGV[11]
-  elseif ARGV[10] ~= '0' or ARGV[11] ~= '0' then
-    costs = '0\t0\t0\t0\t' .. ARGV[10] .. '\t' .. ARGV[11]
+  if in_price + out_price > 0 or gpu_us ~= '0' or kv_block_ms ~= '0' then
+    costs = string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. gpu_us .. '\t' .. kv_block_ms
   end
-  local most = math.ceil(ARGV[9] / (#entry + (costs and #costs or 0) + ENTRY_BYTES))
+  local most = math.ceil(ledger_bytes / (#entry + (costs and #costs or 0) + ENTRY_BYTES))
   if costs then
     redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry, 'costs', costs)
   else
@@ -158,32 +148,32 @@ local function write_ledger(reservation, day, prompt, cached, output)
   end
   local requests, past_input, past_output = is_first_run(prefix, reservation) and 1 or 0, reservation[PAST.input], reservation[PAST.output]
   usage_sums.add(prefix, reservation, day, requests, prompt - past_input, cached, output - past_output,
-    spend - usage_sums.open_spend(reservation, past_input, past_output), ARGV[10], ARGV[11])
+    spend - usage_sums.open_spend(reservation, past_input, past_output), gpu_us, kv_block_ms)
 end
 
 local record = redis.call('GET', reservation_key)
 if is_settled(record) then
   local settled_by, tenant, key, others = struct.unpack(SETTLED_FIELDS, record .. '\0\0\0\0', #SETTLED + 1)
-  if settled_by ~= ARGV[12] then return {0} end
+  if settled_by ~= call_name then return {0} end
   return with_figures({1, now}, levels_at(prefix, tenant, key, others, now))
 end
 if not record then
-  redis.call('SET', reservation_key, SETTLED, 'PX', ARGV[8])
+  redis.call('SET', reservation_key, SETTLED, 'PX', kept_ms)
   return {0}
 end
 local reservation = unpack_reservation(record)
 local levels = levels_of(prefix, reservation, now)
 -- What extend has charged was published and stays charged, even if this caller knows of less.
 local charged = reservation[F_CHARGED_INPUT] + reservation[F_CHARGED_OUTPUT] - reservation[F_CREDIT_INPUT] - reservation[F_CREDIT_OUTPUT]
-local refund = ARGV[3] == '1' and charged == 0
-local prompt = math.max(tonumber(ARGV[4]), reservation[F_CHARGED_INPUT])
-local output = math.max(tonumber(ARGV[6]), reservation[F_CHARGED_OUTPUT])
+local refund = is_refund and charged == 0
+local prompt = math.max(prompt_tokens, reservation[F_CHARGED_INPUT])
+local output = math.max(output_tokens, reservation[F_CHARGED_OUTPUT])
 local in_due, out_due, spend, cached, held = 0, 0, 0, 0, held_spend(reservation)
 if not refund then
   usage_sums.turn_day(prefix, reservation, levels[1].figures[DAY])
   in_due, out_due = unpaid(prefix, reservation, prompt - reservation[F_CHARGED_INPUT], output - reservation[F_CHARGED_OUTPUT], now)
   prompt, output = prompt - reservation[F_CREDIT_INPUT], output - reservation[F_CREDIT_OUTPUT]
-  cached = math.min(tonumber(ARGV[5]), prompt)
+  cached = math.min(cached_tokens, prompt)
   spend = usage_sums.open_spend(reservation, in_due, out_due) +
     (prompt - cached) * (reservation[F_INPUT_PRICE] - reservation[F_CACHED_PRICE])
 end
@@ -198,52 +188,42 @@ for _, level in ipairs(levels) do
 end
 if not refund then
   write_ledger(reservation, levels[1].figures[DAY], prompt, cached, output)
+elseif reservation[F_ONCE] ~= '' then
+  redis.call('ZREM', prefix .. 'runs:' .. reservation[F_ONCE], reservation_id)
 end
-if refund and reservation[F_ONCE] ~= '' then redis.call('ZREM', prefix .. 'runs:' .. reservation[F_ONCE], reservation_id) end
-write_levels(prefix, levels, reservation_key, SETTLED .. struct.pack(SETTLED_FIELDS, ARGV[12], reservation[F_TENANT],
+write_levels(prefix, levels, reservation_key, SETTLED .. struct.pack(SETTLED_FIELDS, call_name, reservation[F_TENANT],
   reservation[F_KEY], reservation[F_OTHERS]))
-redis.call('PEXPIRE', reservation_key, ARGV[8])
+redis.call('PEXPIRE', reservation_key, kept_ms)
 redis.call('ZREM', prefix .. 'leases', reservation_id)
 return with_figures({1, now}, levels)
 
 -- name: book
--- Records a reservation that already runs, holding nothing and ignoring limits; settle charges it. Called by
--- RedisQuotaStore.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its `Once`, or '',
---          9 expiry of that, ms, 10 '1' for a batch line, 11 packed prices, '' for none
--- Returns  1 if it is open now; 0 without a change if it was settled, or its tenant was deleted
-local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+-- Records a reservation that already runs, holding nothing and ignoring limits; settle charges it. Returns 1 if it is open now; 0
+-- without a change if it was settled, or its tenant was deleted.
+local prefix, reservation_id, tenant, key, model, lane = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local prompts, lease_ms, once, once_until_ms = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
+local is_batch, priced = ARGV[10], ARGV[11]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 local known = redis.call('GET', reservation_key)
 if known then return is_settled(known) and 0 or 1 end
-local levels = open_levels(prefix, places_of(tenant, key), now, {})
+local levels, others = open_request(prefix, tenant, key, model, lane, now)
 if not levels[1].is_known or levels[1].state == DELETED then return 0 end
 
-local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
-if #others > 0 then open_levels(prefix, others, now, levels) end
-if ARGV[10] == '1' then for_batch(levels) end
+if is_batch == '1' then for_batch(levels) end
 for _, level in ipairs(levels) do
   count_request(level)
   hold(level, 1, 0, 0, 0)
 end
-local priced = prices_for(prefix, ARGV[8], ARGV[11], now)
+priced = prices_for(prefix, once, priced, now)
 local in_price, cached_price, out_price = struct.unpack(PRICES, priced)
-write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
-  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9], ARGV[10], in_price, cached_price, out_price, 0, 0, 0))
-note_run(prefix, ARGV[8], tonumber(ARGV[9]), reservation_id, now)
-fix_prices(prefix, ARGV[8], tonumber(ARGV[9]), priced, now)
-redis.call('ZADD', prefix .. 'leases', now + ARGV[7], reservation_id)
+write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, prompts, levels[1].current, 0, 0, 0, 0,
+  tenant, key, model, lane, '', others, 0, 0, once, once_until_ms, is_batch, in_price, cached_price, out_price, 0, 0, 0))
+note_run(prefix, once, once_until_ms, reservation_id, priced, now)
+redis.call('ZADD', prefix .. 'leases', now + lease_ms, reservation_id)
 return 1
 
 -- name: statuses
--- Reads every limit of a tenant, of one of its keys, of a model and lane, and of the tenants above; writes nothing. Called by
--- RedisQuotaStore.
--- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 key or '', 3 model or '', 4 lane or ''
--- Returns  {now ms, the levels' figures}
-local now = now_ms()
-local levels = open_levels(KEYS[1], places_of(ARGV[1], ARGV[2]), now, {})
-local others = others_of(levels[1], ARGV[1], ARGV[3], ARGV[4])
-if #others > 0 then open_levels(KEYS[1], others, now, levels) end
-return with_figures({now}, levels)
+-- Reads every limit of a tenant, of one of its keys, of a model and lane, and of the tenants above ('' for none); writes nothing.
+-- Returns {now ms, the levels' figures}.
+local tenant, key, model, lane, now = ARGV[1], ARGV[2], ARGV[3], ARGV[4], now_ms()
+return with_figures({now}, (open_request(KEYS[1], tenant, key, model, lane, now)))

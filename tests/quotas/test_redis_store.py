@@ -198,7 +198,7 @@ async def test_a_store_that_does_not_answer_is_unavailable_after_the_clients_tim
     path = str(tmp_path / "mute.sock")
     async with await asyncio.start_unix_server(say_nothing, path):
         client = redis.asyncio.Redis(unix_socket_path=path, socket_timeout=0.05, retry=NEVER)
-        with pytest.raises(StoreUnavailable, match="Timeout"):
+        with pytest.raises(StoreUnavailable, match="settle: "):
             await RedisQuotaStore(client).settle("acme", "f1", Charge.refund())
         await client.aclose()
 

@@ -1,5 +1,5 @@
--- Precedes the scripts whose changes are audited, after clock.lua and once.lua. Their last argument, before the one of
--- once.lua, is the audit entry (quotas/audit.py), '' for none. It is removed here, so that the script sees only its own.
+-- Precedes the scripts whose changes are audited, after once.lua. Their last argument, before the one of once.lua, is the audit
+-- entry (quotas/audit.py), '' for none. It is removed here, so that the script sees only its own.
 local ENTRY, OUTBOX, MOST_WAITING = table.remove(ARGV), KEYS[1] .. 'audit', 1000
 
 -- Audited changes are refused while entries cannot be moved to the log: no entry is ever dropped.

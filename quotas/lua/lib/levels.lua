@@ -92,7 +92,6 @@ end
 -- Returns the places of a request's model and lane and of all tenants above, from the opened tenant's card; also as JSON, or
 -- '' if there are none.
 local function others_of(tenant, id, model, lane)
-  if #tenant.card <= CARD_BYTES then return {}, '' end
   local tail = string.sub(tenant.card, tail_of(tenant.card))
   if tail == '' then return {}, '' end
   local named, places = cjson.decode(tail), {}
@@ -103,6 +102,14 @@ local function others_of(tenant, id, model, lane)
   end
   for _, parent in ipairs(named[2]) do places[#places + 1] = {'parent', 'tenant:' .. parent, parent} end
   return places, #places > 0 and cjson.encode(places) or ''
+end
+
+-- Opens all levels of a request. Also returns the places other than its tenant's and key's, as JSON, or '' if there are none.
+local function open_request(prefix, tenant, key, model, lane, now)
+  local levels = open_levels(prefix, places_of(tenant, key), now, {})
+  local others, encoded = others_of(levels[1], tenant, model, lane)
+  if #others > 0 then open_levels(prefix, others, now, levels) end
+  return levels, encoded
 end
 
 -- Restricts levels to the rules for batch lines. Minute and concurrency limits are reserved for interactive requests, so batch

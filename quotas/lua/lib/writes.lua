@@ -101,23 +101,28 @@ local function paid_for(prefix, once, now)
   return tonumber(paid[1]), tonumber(paid[2]), tonumber(paid[3])
 end
 
--- Returns the packed prices of the first run under an idempotency key if they are known, else the given ones, '' for none.
-local function prices_for(prefix, once, prices, now)
-  if once ~= '' then
-    local fixed = redis.call('HGET', prefix .. 'paid:' .. once, 'prices')
-    if fixed and struct.unpack('<d', fixed) > now then return string.sub(fixed, 9) end
-  end
-  return prices == '' and ZEROS or prices
+-- Returns the packed prices that the first run under an idempotency key has fixed, or nil.
+local function fixed_prices(prefix, once, now)
+  local fixed = redis.call('HGET', prefix .. 'paid:' .. once, 'prices')
+  if fixed and struct.unpack('<d', fixed) > now then return string.sub(fixed, 9) end
 end
 
--- Fixes the prices for later runs under an idempotency key.
-local function fix_prices(prefix, once, until_ms, prices, now)
+-- Returns the packed prices of a run: those of the first one under its idempotency key, else the given ones, '' for none.
+local function prices_for(prefix, once, prices, now)
+  local fixed = once ~= '' and fixed_prices(prefix, once, now)
+  return fixed or (prices == '' and ZEROS or prices)
+end
+
+-- Records a run under an idempotency key, so that the next one can resume from its output, and fixes the prices of later runs.
+local function note_run(prefix, once, until_ms, reservation_id, prices, now)
   if once == '' or until_ms <= now then return end
-  local key = prefix .. 'paid:' .. once
-  local fixed = redis.call('HGET', key, 'prices')
-  if fixed and struct.unpack('<d', fixed) > now then return end
-  redis.call('HSET', key, 'prices', struct.pack('<d', until_ms) .. prices)
-  redis.call('PEXPIRE', key, until_ms - now + KEPT_MORE_MS)
+  local runs, paid = prefix .. 'runs:' .. once, prefix .. 'paid:' .. once
+  redis.call('ZADD', runs, now, reservation_id)
+  redis.call('ZREMRANGEBYRANK', runs, 0, -1 - MOST_RUNS)
+  redis.call('PEXPIRE', runs, until_ms - now)
+  if fixed_prices(prefix, once, now) then return end
+  redis.call('HSET', paid, 'prices', struct.pack('<d', until_ms) .. prices)
+  redis.call('PEXPIRE', paid, until_ms - now + KEPT_MORE_MS)
 end
 
 -- Returns the part of newly charged tokens that no run under the idempotency key has paid for: together, all its runs pay for
@@ -140,15 +145,6 @@ end
 -- Returns whether this is the first settled run under its idempotency key: all of them count as one request. Call it once.
 local function is_first_run(prefix, reservation)
   return reservation[F_ONCE] == '' or redis.call('HSETNX', prefix .. 'paid:' .. reservation[F_ONCE], 'counted', 1) == 1
-end
-
--- Records a run under an idempotency key, so that the next one can resume from its output.
-local function note_run(prefix, once, until_ms, reservation_id, now)
-  if once == '' or until_ms <= now then return end
-  local runs = prefix .. 'runs:' .. once
-  redis.call('ZADD', runs, now, reservation_id)
-  redis.call('ZREMRANGEBYRANK', runs, 0, -1 - MOST_RUNS)
-  redis.call('PEXPIRE', runs, until_ms - now)
 end
 
 local function charge(level, input, output, spend)

@@ -255,18 +255,6 @@ async def test_an_open_batch_is_cancelled_before_it_is_erased(served: Served, tm
     assert await files_of(served, tmp_path) == ([], set())
 
 
-async def test_a_tenant_that_an_older_version_deleted_is_erased_once_its_id_is_used_again(served: Served) -> None:
-    tenants, record = served.resources.accounts.tenants, f"{keyspace.of_root('acme')}tenant:acme"
-    await tenants.create({"id": "acme"})
-    await served.store.hset(record, "state", "deleted")
-    await served.store.hdel(record, "doc", "by", "incarnation")
-
-    anew = await tenants.create({"id": "acme"})
-
-    assert await tenants.accounts("acme", "acme") == [anew.account, "acme"]
-    assert [gone.account for gone in await ErasureList(served.store).due("acme", 10**15)] == ["acme"]
-
-
 async def test_an_id_that_was_erased_may_be_anothers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listed_tenants, "SETTLED_S", 0.0)
     tenants = served.resources.accounts.tenants
