@@ -98,7 +98,7 @@ class _Assessment(msgspec.Struct, frozen=True):
             wait_ms = self._wait_ms(load, above)
             in_time = MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0
             if in_time and self._begins_at_once(load):
-                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.known.fleet(self.costs))
+                claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.costs)
                 return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
         wait_ms = self._wait_ms(load, self.known.promised(self.request.lane, self.now_ms))
@@ -117,8 +117,7 @@ class _Assessment(msgspec.Struct, frozen=True):
     def _begins_at_once(self, load: LaneLoad) -> bool:
         """Return whether all choices can start together. On a full worker the rows are freed one by one and go to
         earlier requests."""
-        fleet = self.known.fleet(self.costs)
-        return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
+        return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, self.costs)
 
     def _admitted(self, wait_ms: float, load: LaneLoad, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(
@@ -134,13 +133,13 @@ class _Assessment(msgspec.Struct, frozen=True):
         return self.known.load(self.request, self.costs, self.now_ms, guaranteed=guaranteed)
 
     def _wait_ms(self, load: LaneLoad, taken: float) -> float:
-        return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.costs)) / (1.0 - taken)
+        return time_to_first_ms(self.known.ledger, load, self.costs) / (1.0 - taken)
 
     def _lateness_ms(self, load: LaneLoad) -> float:
         return lateness_ms(
             self.known.ledger,
             load,
-            self.known.fleet(self.costs),
+            self.costs,
             self.now_ms,
             margin=MARGIN,
             taken=lambda rank: self.known.taken(rank, self.now_ms),

@@ -28,15 +28,87 @@ BUCKET_MS = 250.0
 BUCKETS = 64
 # Upper bound on the share of a step used by decodes; the rest is left to prefills.
 MAX_DECODE_SHARE = 7.0 / 8.0
+TYPICAL_PROMPT_TOKENS = 512
+REPRICE_ABOVE = 0.2
+WEIGHTS = 1 + len(StepFeatures._fields)
 
 
-class FleetCapacity(msgspec.Struct, frozen=True, gc=False):
-    """The workers of one queue, as the demand test sees them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCosts:
+    """Costs of requests on these workers, in milliseconds; the mean if workers differ."""
 
     workers: int
+    # Of one worker.
+    kv_tokens: float
+    slots: float
+    host_tokens: float = 0.0
+    # Fixed time of a step.
     base_ms: float
+    row_ms: float
+    # Per prompt token.
+    token_ms: float
+    # Per KV token that a row reads.
+    context_ms: float
+    # Per pair of prompt tokens, one of which attends to the other.
+    pair_ms: float
+    recent_step_ms: float
     # Longest step at which decodes of the first lane keep their pace.
     pace_ms: float
+
+    def prefill_ms(self, prompt_tokens: int) -> float:
+        return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
+
+    def share(self, kv_tokens: float) -> float:
+        of_kv, of_slots = kv_tokens / self.kv_tokens, 1.0 / self.slots
+        return of_kv if of_kv > of_slots else of_slots
+
+    def exact_share(self, most_tokens: float) -> float:
+        """Return the fraction of a worker counted for exact work that may grow to `most_tokens`.
+
+        It is a fraction of the host pool or, if that can never hold it, of the device KV that such work may keep."""
+        if most_tokens <= self.host_tokens:
+            return most_tokens / self.host_tokens
+        return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
+
+    def output_ms(self, kv_tokens: float) -> float:
+        return self.row_ms + self.context_ms * kv_tokens + self.base_ms * self.share(kv_tokens)
+
+    def full_step_ms(self, kv_tokens: float) -> float:
+        return self.output_ms(kv_tokens) / self.share(kv_tokens)
+
+    def differs(self, other: "RequestCosts") -> bool:
+        return any(
+            abs(mine - others) > REPRICE_ABOVE * others
+            for mine, others in zip(self._typical, other._typical, strict=True)
+        )
+
+    @property
+    def _typical(self) -> tuple[float, ...]:
+        tokens = TYPICAL_PROMPT_TOKENS
+        return self.prefill_ms(tokens), self.output_ms(tokens), self.share(tokens), self.full_step_ms(tokens)
+
+
+def request_costs(workers: Sequence[WorkerStatus], pace_ms: float) -> RequestCosts | None:
+    """Return the mean costs of the serving workers that report any, or None."""
+    serving = [one for one in workers if not one.draining and one.kv_tokens and one.max_sequences]
+    known = [one for one in serving if len(one.step_weights) == WEIGHTS]
+    if not known:
+        return None
+    columns = zip(*(one.step_weights for one in known), strict=True)
+    base_ms, row_ms, token_ms, context_ms, pair_ms = (sum(column) / len(known) for column in columns)
+    return RequestCosts(
+        workers=len(serving),
+        kv_tokens=sum(one.kv_tokens for one in serving) / len(serving),
+        slots=sum(one.max_sequences for one in serving) / len(serving),
+        host_tokens=sum(one.host_tokens for one in serving) / len(serving),
+        base_ms=base_ms,
+        row_ms=row_ms,
+        token_ms=token_ms,
+        context_ms=context_ms,
+        pair_ms=pair_ms,
+        recent_step_ms=sum(one.step_ms for one in known) / len(known),
+        pace_ms=pace_ms,
+    )
 
 
 class ServiceClass(NamedTuple):
@@ -70,7 +142,7 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
         return self.prefill_ms + self.decode_ms
 
 
-class Sum(msgspec.Struct):
+class Sum(msgspec.Struct, array_like=True):
     """The sum of several loads."""
 
     loads: int = 0
@@ -165,35 +237,35 @@ class DemandLedger:
         return dated
 
 
-def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
+def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) -> float:
     """Return the time until a load's first token, after all work of higher priority that is due no later."""
     before = ledger.up_to(load.level)
     later_ms = 0.0
     for bucket, (_, work_ms) in before.dated.items():
         if bucket * BUCKET_MS > load.due_ms:
             later_ms += work_ms
-    return _wait(before, load, fleet)(before.work_ms - later_ms)
+    return _wait(before, load, costs)(before.work_ms - later_ms)
 
 
-def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
+def claim_ms(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) -> float:
     """Return the time by which a load delays all work that is due with it or later.
 
     If there is room for the load, that is the time of its prompt; otherwise, the time of all its work."""
     before = ledger.up_to(load.level)
-    if before.share + load.share <= fleet.workers:
-        return load.prefill_ms / (1.0 - _decoding(before, fleet)) / fleet.workers
-    return max(load.prefill_ms, load.work_ms) / fleet.workers
+    if before.share + load.share <= costs.workers:
+        return load.prefill_ms / (1.0 - _decoding(before, costs)) / costs.workers
+    return max(load.prefill_ms, load.work_ms) / costs.workers
 
 
-def has_room_at_once(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> bool:
+def has_room_at_once(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) -> bool:
     """Return whether a worker with the mean load of higher priority has room for all of a load's choices together."""
-    return ledger.up_to(load.level).share / fleet.workers + load.share <= 1.0
+    return ledger.up_to(load.level).share / costs.workers + load.share <= 1.0
 
 
 def lateness_ms(
     ledger: DemandLedger,
     load: LaneLoad,
-    fleet: FleetCapacity,
+    costs: RequestCosts,
     now_ms: float,
     *,
     margin: float,
@@ -209,7 +281,7 @@ def lateness_ms(
     worst_ms, nothing = -math.inf, _nothing(load.level)
     for level in ledger.promised(load.level):
         before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level
-        wait_without_ms, wait_ms = _wait(before, nothing, fleet), _wait(before, load, fleet)
+        wait_without_ms, wait_ms = _wait(before, nothing, costs), _wait(before, load, costs)
         work_ms = before.work_ms - sum(work_ms for _, work_ms in before.dated.values())
         for bucket, (_, bucket_ms) in sorted(before.dated.items()):
             work_ms += bucket_ms
@@ -226,24 +298,24 @@ def _nothing(level: ServiceClass) -> LaneLoad:
     return LaneLoad(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
 
 
-def _wait(before: Sum, load: LaneLoad, fleet: FleetCapacity) -> Callable[[float], float]:
+def _wait(before: Sum, load: LaneLoad, costs: RequestCosts) -> Callable[[float], float]:
     """Return a function from the work ahead (ms) to the time until it and the load's prompt are done.
 
     Everything that does not depend on the amount of work is computed once: a test evaluates hundreds of amounts."""
-    workers, share = fleet.workers, before.share + load.share
-    prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, fleet))
+    workers, share = costs.workers, before.share + load.share
+    prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, costs))
     if share <= workers:
         return lambda _: prefill_ms / workers
     in_batch_ms = workers * (before.output_ms + load.output_ms) / share / 2.0
     return lambda work_ms: max(prefill_ms, work_ms + load.work_ms - in_batch_ms) / workers
 
 
-def _decoding(before: Sum, fleet: FleetCapacity) -> float:
+def _decoding(before: Sum, costs: RequestCosts) -> float:
     if not before.loads:
         return 0.0
-    share = before.share / fleet.workers
-    step_ms = before.token_ms / fleet.workers / max(1.0, share) + fleet.base_ms * max(0.0, 1.0 - share)
-    return min(MAX_DECODE_SHARE, step_ms / fleet.pace_ms)
+    share = before.share / costs.workers
+    step_ms = before.token_ms / costs.workers / max(1.0, share) + costs.base_ms * max(0.0, 1.0 - share)
+    return min(MAX_DECODE_SHARE, step_ms / costs.pace_ms)
 
 
 def _rounded(due_ms: float, now_ms: float) -> float:
@@ -251,83 +323,3 @@ def _rounded(due_ms: float, now_ms: float) -> float:
     while width_ms * BUCKETS < due_ms - now_ms:
         width_ms *= 2.0
     return due_ms // width_ms * width_ms
-
-
-TYPICAL_PROMPT_TOKENS = 512
-REPRICE_ABOVE = 0.2
-WEIGHTS = 1 + len(StepFeatures._fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestCosts:
-    """Costs of requests on these workers, in milliseconds; the mean if workers differ."""
-
-    workers: int
-    # Of one worker.
-    kv_tokens: float
-    slots: float
-    host_tokens: float = 0.0
-    # Fixed time of a step.
-    base_ms: float
-    row_ms: float
-    # Per prompt token.
-    token_ms: float
-    # Per KV token that a row reads.
-    context_ms: float
-    # Per pair of prompt tokens, one of which attends to the other.
-    pair_ms: float
-    recent_step_ms: float
-
-    def prefill_ms(self, prompt_tokens: int) -> float:
-        return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
-
-    def share(self, kv_tokens: float) -> float:
-        of_kv, of_slots = kv_tokens / self.kv_tokens, 1.0 / self.slots
-        return of_kv if of_kv > of_slots else of_slots
-
-    def exact_share(self, most_tokens: float) -> float:
-        """Return the fraction of a worker counted for exact work that may grow to `most_tokens`.
-
-        It is a fraction of the host pool or, if that can never hold it, of the device KV that such work may keep."""
-        if most_tokens <= self.host_tokens:
-            return most_tokens / self.host_tokens
-        return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
-
-    def output_ms(self, kv_tokens: float) -> float:
-        return self.row_ms + self.context_ms * kv_tokens + self.base_ms * self.share(kv_tokens)
-
-    def full_step_ms(self, kv_tokens: float) -> float:
-        return self.output_ms(kv_tokens) / self.share(kv_tokens)
-
-    def differs(self, other: "RequestCosts") -> bool:
-        return any(
-            abs(mine - others) > REPRICE_ABOVE * others
-            for mine, others in zip(self._typical, other._typical, strict=True)
-        )
-
-    @property
-    def _typical(self) -> tuple[float, ...]:
-        tokens = TYPICAL_PROMPT_TOKENS
-        return self.prefill_ms(tokens), self.output_ms(tokens), self.share(tokens), self.full_step_ms(tokens)
-
-
-def request_costs(workers: Sequence[WorkerStatus]) -> RequestCosts | None:
-    """Return the mean costs of the serving workers that report any, or None."""
-    serving = [one for one in workers if not one.draining and one.kv_tokens and one.max_sequences]
-    known = [one for one in serving if len(one.step_weights) == WEIGHTS]
-    if not known:
-        return None
-    columns = zip(*(one.step_weights for one in known), strict=True)
-    base_ms, row_ms, token_ms, context_ms, pair_ms = (sum(column) / len(known) for column in columns)
-    return RequestCosts(
-        workers=len(serving),
-        kv_tokens=sum(one.kv_tokens for one in serving) / len(serving),
-        slots=sum(one.max_sequences for one in serving) / len(serving),
-        host_tokens=sum(one.host_tokens for one in serving) / len(serving),
-        base_ms=base_ms,
-        row_ms=row_ms,
-        token_ms=token_ms,
-        context_ms=context_ms,
-        pair_ms=pair_ms,
-        recent_step_ms=sum(one.step_ms for one in known) / len(known),
-    )

@@ -16,7 +16,6 @@ import msgspec
 from fairlane.scheduler.admission.demand import (
     BUCKET_MS,
     DemandLedger,
-    FleetCapacity,
     LaneLoad,
     RequestCosts,
     ServiceClass,
@@ -35,19 +34,14 @@ from fairlane.scheduler.queue.types import whole_us
 
 
 class ClassReport(msgspec.Struct, frozen=True, array_like=True):
-    """The `Sum` of one service class. Deadlines are reported for guaranteed work only: best effort breaks no
+    """The open requests of one service class. Deadlines are reported for guaranteed work only: best effort breaks no
     guarantee."""
 
-    rank: int
-    best_effort: bool
-    loads: int
-    prefill_ms: float
-    work_ms: float
-    output_ms: float
-    token_ms: float
-    share: float
+    level: ServiceClass
+    # Without deadlines.
+    total: Sum
     # (milliseconds from now, loads, their work).
-    dated: tuple[tuple[float, int, float], ...] = ()
+    dated: tuple[tuple[float, int, float], ...]
 
 
 class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
@@ -60,9 +54,8 @@ class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
 def class_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
     """Return the report of one service class."""
     dated = () if level.best_effort else found.dated.items()
-    sums = found.loads, found.prefill_ms, found.work_ms, found.output_ms, found.token_ms, found.share
     dues = tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated)
-    return ClassReport(level.rank, level.best_effort, *sums, dues)
+    return ClassReport(level, msgspec.structs.replace(found, dated={}), dues)
 
 
 def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
@@ -70,8 +63,8 @@ def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict
     sums: dict[ServiceClass, Sum] = {}
     for report, age_ms in reports:
         for one in report.levels:
-            found = sums.setdefault(ServiceClass(one.rank, one.best_effort), Sum())
-            found.merge(Sum(one.loads, one.prefill_ms, one.work_ms, one.output_ms, one.token_ms, one.share))
+            found = sums.setdefault(one.level, Sum())
+            found.merge(one.total)
             for in_ms, loads, work_ms in one.dated:
                 bucket = int((now_ms - age_ms + in_ms) // BUCKET_MS)
                 before, before_ms = found.dated.get(bucket, (0, 0.0))
@@ -98,8 +91,6 @@ def decode_reports(blobs: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayRepo
 
 
 RATE_MS = 2_000.0
-
-
 FORGOTTEN_PART = 1e-3
 
 
@@ -174,8 +165,6 @@ class OpenRequests:
         self.ledger = DemandLedger()
         self._lanes = lanes
         self._waits = Waits()
-        # TPOT target of the first lane on these workers.
-        self._pace_ms = math.inf
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
         self._priced_at: RequestCosts | None = None
@@ -205,9 +194,8 @@ class OpenRequests:
         if workers is self._seen:
             return
         self._seen = workers
-        self.costs = request_costs(workers)
-        single_ms = slowest_ms(workers)
-        self._pace_ms = next((lane.tpot_on(single_ms) for lane in self._lanes.values() if lane.rank == 0), math.inf)
+        first = next(lane for lane in self._lanes.values() if lane.rank == 0)
+        self.costs = request_costs(workers, first.tpot_on(slowest_ms(workers)))
         if self.costs is None:
             return
         is_first = self._priced_at is None
@@ -354,9 +342,6 @@ class OpenRequests:
             if other <= rank:
                 promised += share
         return max(self.lanes_above(lane, now_ms), min(promised, MAX_TAKEN))
-
-    def fleet(self, costs: RequestCosts) -> FleetCapacity:
-        return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)
 
     def load(self, request: Request, costs: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
         return self._load(_Open(request, guaranteed, now_ms), costs)

@@ -26,7 +26,7 @@ from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.lane_floors import BlockFloors, needed_blocks
 from fairlane.scheduler.planner.lane_index import WAITING_PER_TENANT, LaneIndex
-from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_back, lost
+from fairlane.scheduler.planner.preemption import Victim, VictimSearch, lost
 from fairlane.scheduler.planner.priority import IDLE, Phase, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.step_builder import StepBuilder
@@ -145,8 +145,7 @@ class Placement:
         short = self._floors.short
         if short > 0:
             holders = filter(self._floors.gives, self._holders)
-            guard = Guard(self._leader)
-            for victim in give_back(short, holders, self._pool, self._costs, guard, self._claims):
+            for victim in self._victims().give_back(short, holders):
                 self._builder.preempt(victim, Cause(resource="blocks", lane=self._floors.shortest))
 
     def _walk(self) -> dict[SeqId, WaitReason]:
@@ -339,9 +338,10 @@ class Placement:
         return victims
 
     def _gather(self, short: int, ranked: Ranked) -> list[Victim] | None:
-        guard = Guard(self._leader, self._last_resort)
-        holders = [one for one in self._holders if self._may_ask(ranked, one)]
-        return choose(short, ranked, holders, self._pool, self._costs, guard, self._claims)
+        return self._victims().choose(short, ranked, [one for one in self._holders if self._may_ask(ranked, one)])
+
+    def _victims(self) -> VictimSearch:
+        return VictimSearch(self._pool, self._costs, self._claims, self._leader, last_resort=self._last_resort)
 
     def _may_ask(self, ranked: Ranked, holder: Ranked) -> bool:
         if holder.seq.id in self._builder.running:

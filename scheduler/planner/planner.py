@@ -121,7 +121,6 @@ class Planner:
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
         self._plan = StepPlan(number=0)
         self._pauses = Pauses(costs)
-        self._coast: Coast | None = None
         self._in_flight: dict[SeqId, Sequence] = {}
 
     # Calls between two steps.
@@ -131,7 +130,6 @@ class Planner:
 
         A job that cannot be served ends as failed with the next outcome, one that was already complete ends as
         finished."""
-        self.land()
         job = lease.job
         self.drop(job.job_id)
         group = open_group(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
@@ -148,13 +146,11 @@ class Planner:
             self._expiries.watch(group)
 
     def cancel(self, job_id: str) -> Ended | None:
-        self.land()
         group = self._groups.get(job_id)
         return None if group is None else self._close(group, Outcome.CANCELLED)
 
     def grant(self, job_id: str, granted_until: int) -> None:
         """Raise the total number of output tokens that each choice may produce; a grant never shrinks."""
-        self.land()
         group = self._groups.get(job_id)
         for seq in group.live if group else ():
             seq.grant(granted_until)
@@ -162,19 +158,16 @@ class Planner:
 
     def drop(self, job_id: str) -> None:
         """Forget a job without an outcome: another worker has its lease."""
-        self.land()
         group = self._groups.get(job_id)
         if group is not None:
             self._release(group)
 
     def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        self.land()
         return self._pool.forget(scopes_of(tenant, tenant_since, share_group))
 
     def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
         """Preempt the last `blocks` of a sequence (default: all) in the next plan, if it holds any and a swap has host
         room."""
-        self.land()
         self._forced[seq_id] = mode, blocks
 
     # The step.
@@ -183,7 +176,6 @@ class Planner:
         """Decide the next step. Expired jobs end first. Raises StepOrderError while a result is missing."""
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
-        self.land()
         self._pauses.begin(now_ms)
         for group, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(group, Outcome.EXPIRED, reason))
@@ -256,23 +248,20 @@ class Planner:
     def coast(self, now_ms: float) -> Coast | None:
         """Return a batch that can continue without plans, or None if the next step needs a decision.
 
-        It is valid until any method that changes or reads a sequence is called, except `capacity`."""
-        self.land()
+        Its steps are unknown to this planner: call `Coast.sync` before `capacity`, and `land` before anything else."""
         if not self._index.only_decode or self._ended or self._forced or self._paused or self._copies_ahead:
             return None
         found = batch(self._index.decodes.by_kind(now_ms), self._index)
         if not found or len(found) > min(self._max_sequences, self._max_step_tokens):
             return None
-        self._coast = Coast(found, self._index, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
-        return self._coast
+        return Coast(found, self._index, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
 
-    def land(self) -> StepPlan:
-        """Leave coasting mode. If a step is running, `apply` must still be called with its result."""
-        coast, self._coast = self._coast, None
-        if coast is not None:
-            coast.land()
-            self._plan = coast.as_plan(self._plan.number + coast.steps + coast.under_way)
-            self._in_flight = {seq.id: seq for seq in coast.sequences}
+    def land(self, coast: Coast) -> StepPlan:
+        """Apply the steps of a batch. `apply` must still be called with the result of the returned plan, if it has
+        rows."""
+        coast.land()
+        self._plan = coast.as_plan(self._plan.number + coast.steps + coast.under_way)
+        self._in_flight = {seq.id: seq for seq in coast.sequences}
         return self._plan
 
     def look_ahead(self) -> tuple[Row, ...]:
@@ -314,13 +303,9 @@ class Planner:
         return self._census.counts()
 
     def capacity(self) -> Capacity:
-        if self._coast is not None:
-            self._coast.sync()
         return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def block_map(self) -> BlockMap:
-        if self._coast is not None:
-            self._coast.sync()
         return block_map(self._pool, self._live())
 
     def held_by_tenant(self) -> dict[str, int]:
@@ -331,7 +316,6 @@ class Planner:
 
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the broken invariant."""
-        self.land()
         live = list(self._live())
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
         for group in self._groups.values():

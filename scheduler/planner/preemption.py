@@ -38,57 +38,10 @@ class Victim(NamedTuple):
     resume_ms: float
 
 
-class Guard(NamedTuple):
-    """Limits on the choice of modes in this step."""
-
-    leader: SeqId | None
-    last_resort: bool = False
-
-
-def choose(
-    short: int,
-    beneficiary: Ranked,
-    candidates: Iterable[Ranked],
-    pool: BlockPool,
-    costs: CostModel,
-    guard: Guard,
-    claims: HostClaims,
-) -> list[Victim] | None:
-    """Return the victims that free `short` device blocks for the beneficiary, or None if there are not enough.
-
-    The step is planned from the most urgent down, so no candidate below the beneficiary is in it yet."""
-    if short <= 0:
-        return []
-    if guard.last_resort and claims.stays(beneficiary.seq):
-        others = sorted((one for one in candidates if one.seq.table and one.seq is not beneficiary.seq), reverse=True)
-        return _Offers(pool, costs, Guard(leader=None), claims).fewest(short, [one.seq for one in others])
-    below = [one for one in candidates if one.seq.table and one.rank > beneficiary.rank]
-    below.sort(key=lambda one: one.rank, reverse=True)
-    lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
-    same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
-    outside = [one for one in same if one.rank.group > beneficiary.rank.group and _yields(one, beneficiary)]
-    outside.sort(key=lambda one: one.rank.counter, reverse=True)
-    equals = [one for one in same if _yields_to_equal(one, beneficiary, guard) and one not in outside]
-    offers = _Offers(pool, costs, guard, claims)
-    lower.sort(key=lambda one: offers.cost_per_block(one.seq, short))
-    return offers.fewest(short, [one.seq for one in (*lower, *outside, *equals)])
-
-
 def _yields(holder: Ranked, beneficiary: Ranked) -> bool:
     if beneficiary.rank.service_class == 0 and holder.rank.service_class > 0:
         return True
     return holder.rank.outside_window and not beneficiary.rank.outside_window
-
-
-def give_back(
-    short: int, holders: Iterable[Ranked], pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims
-) -> list[Victim]:
-    """Return the victims that free `short` device blocks for a lane's share floor, the least urgent of the holders
-    first.
-
-    Empty if they hold too few together."""
-    candidates = [one.seq for one in sorted(holders, reverse=True)]
-    return _Offers(pool, costs, guard, claims).fewest(short, candidates) or []
 
 
 def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
@@ -97,20 +50,56 @@ def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
     return Victim(seq, "recompute", 0, costs.recompute_ms(seq.num_computed - kept, kept))
 
 
-def _yields_to_equal(holder: Ranked, beneficiary: Ranked, guard: Guard) -> bool:
-    if beneficiary.seq.is_resident:
-        return True
-    return beneficiary.rank.phase is Phase.RESUME and (guard.last_resort or not holder.seq.is_resident)
+class VictimSearch:
+    """Chooses victims in one step. The `leader` is never recomputed; `last_resort`: otherwise nothing could run."""
 
+    def __init__(
+        self,
+        pool: BlockPool,
+        costs: CostModel,
+        claims: HostClaims,
+        leader: SeqId | None = None,
+        *,
+        last_resort: bool = False,
+    ) -> None:
+        self._pool, self._costs, self._claims = pool, costs, claims
+        self._leader, self._last_resort = leader, last_resort
 
-class _Offers:
-    def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims) -> None:
-        self._pool = pool
-        self._costs = costs
-        self._guard = guard
-        self._claims = claims
+    def choose(self, short: int, beneficiary: Ranked, candidates: Iterable[Ranked]) -> list[Victim] | None:
+        """Return the victims that free `short` device blocks for the beneficiary, or None if there are not enough.
 
-    def fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
+        The step is planned from the most urgent down, so no candidate below the beneficiary is in it yet."""
+        if short <= 0:
+            return []
+        if self._last_resort and self._claims.stays(beneficiary.seq):
+            others = sorted(
+                (one for one in candidates if one.seq.table and one.seq is not beneficiary.seq), reverse=True
+            )
+            without_leader = VictimSearch(self._pool, self._costs, self._claims)
+            return without_leader._fewest(short, [one.seq for one in others])
+        below = [one for one in candidates if one.seq.table and one.rank > beneficiary.rank]
+        below.sort(key=lambda one: one.rank, reverse=True)
+        lower = [one for one in below if one.rank.lane > beneficiary.rank.lane]
+        same = [one for one in below if one.rank.lane == beneficiary.rank.lane]
+        outside = [one for one in same if one.rank.group > beneficiary.rank.group and _yields(one, beneficiary)]
+        outside.sort(key=lambda one: one.rank.counter, reverse=True)
+        equals = [one for one in same if self._yields_to_equal(one, beneficiary) and one not in outside]
+        lower.sort(key=lambda one: self._cost_per_block(one.seq, short))
+        return self._fewest(short, [one.seq for one in (*lower, *outside, *equals)])
+
+    def give_back(self, short: int, holders: Iterable[Ranked]) -> list[Victim]:
+        """Return the victims that free `short` device blocks for a lane's share floor, the least urgent of the holders
+        first.
+
+        Empty if they hold too few together."""
+        return self._fewest(short, [one.seq for one in sorted(holders, reverse=True)]) or []
+
+    def _yields_to_equal(self, holder: Ranked, beneficiary: Ranked) -> bool:
+        if beneficiary.seq.is_resident:
+            return True
+        return beneficiary.rank.phase is Phase.RESUME and (self._last_resort or not holder.seq.is_resident)
+
+    def _fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
         """Return as many of the candidates, in this order, as are needed, without the costliest if the others suffice.
 
         Return None if all together hold too few."""
@@ -120,7 +109,7 @@ class _Offers:
             victims = self._gather(short, others) or victims
         return victims
 
-    def cost_per_block(self, seq: Sequence, short: int) -> float:
+    def _cost_per_block(self, seq: Sequence, short: int) -> float:
         blocks = min(short, self._pool.freed_by([seq.table]))
         victims = self._gather(blocks, [seq]) if blocks else None
         return victims[0].resume_ms / blocks if victims else float("inf")
@@ -181,7 +170,7 @@ class _Offers:
         return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
 
     def _must_keep(self, seq: Sequence) -> bool:
-        return seq.id == self._guard.leader or seq.job.exact
+        return seq.id == self._leader or seq.job.exact
 
     def _needs_room(self, seq: Sequence) -> bool:
         return self._must_keep(seq) and not self._claims.may_leave(seq)

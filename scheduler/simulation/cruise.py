@@ -17,7 +17,6 @@ from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import Publication
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
-MIN_STEPS = 2
 ALWAYS = -1
 
 
@@ -74,7 +73,7 @@ class Cruise:
         # Of the running step.
         self.started_ms = 0.0
         self.run_ms = 0.0
-        self._coast, self._queue = coast, queue
+        self.coast, self._queue = coast, queue
         self._rows = [_row(seq, records[seq.id.job_id], queue, held) for seq in coast.sequences]
         self._most = min([row.record.arrival.output_tokens - row.first for row in self._rows]) - 1
         self._ends_ms: list[float] = []
@@ -89,18 +88,14 @@ class Cruise:
             else:
                 self._starts[row.spends_from].append(row)
 
-    @property
-    def is_worth_while(self) -> bool:
-        return self._most >= MIN_STEPS
-
     def begin(self, now_ms: float) -> StepFeatures | None:
         if len(self._ends_ms) >= self._most:
             return None
         self.started_ms = now_ms
-        return self._coast.begin(now_ms)
+        return self.coast.begin(now_ms)
 
     def end(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
-        self._coast.end(self.run_ms)
+        self.coast.end(self.run_ms)
         self._ends_ms.append(now_ms)
         step = Coasted(number, now_ms, len(self._rows), self._shares, self.run_ms)
         for observer in observers:

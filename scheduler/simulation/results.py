@@ -34,10 +34,11 @@ class ServiceMeter:
     """Measures tenants' service as an observer of a simulation.
 
     `bucket_ms` is the resolution of `curve`; `every_ms` is the interval of measuring gaps (0: each step; the cost grows
-    with the square of the number of tenants)."""
+    with the square of the number of tenants). `on_end` is called for each admitted request that has ended."""
 
     bucket_ms: float = 10_000.0
     every_ms: float = 0.0
+    on_end: Callable[[], object] = lambda: None
     computed_tokens: int = 0
     recomputed_tokens: int = 0
     run_ms: float = 0.0
@@ -105,6 +106,7 @@ class ServiceMeter:
         asked = self._asked.pop(record.arrival.job_id)
         if asked.worker is None:
             self._gaps[record.arrival.lane].stop_waiting(record.arrival.tenant)
+        self.on_end()
 
     def _look(self, now_ms: float) -> None:
         if now_ms >= self._looked_ms + self.every_ms:

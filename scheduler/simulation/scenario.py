@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import require
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.calibration import Calibration
-from fairlane.scheduler.simulation.cruise import Coasted
 from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
-from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, SimulationObserver
+from fairlane.scheduler.simulation.simulate import Simulation, SimulationObserver
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
 from fairlane.scheduler.simulation.trace import TraceRow, scale_load
-from fairlane.scheduler.simulation.workload import Arrival, Record
+from fairlane.scheduler.simulation.workload import Record
 
 MAX_WORKERS = 1_000
 MAX_LOAD = 10_000.0
@@ -38,14 +38,13 @@ class Scenario:
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.workers <= MAX_WORKERS:
-            raise ValueError(f"workers must be between 1 and {MAX_WORKERS}, not {self.workers}")
+        require("workers", self.workers, 1, MAX_WORKERS)
 
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast. Calls `on_end` for each admitted request that has ended. Raises
         StuckError."""
-        meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
-        return summarize(self.records(load, meter, _Ends(on_end)), meter)
+        meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS, on_end=on_end)
+        return summarize(self.records(load, meter), meter)
 
     def records(self, load: float, *observers: SimulationObserver) -> Collection[Record]:
         """Return the result of each request at this load, in order of arrival. Raises StuckError.
@@ -134,23 +133,3 @@ def check_load(load: float) -> float:
     if not 0.0 < load <= MAX_LOAD:
         raise ValueError(f"load must be above 0 and at most {MAX_LOAD:g}, not {load:g}")
     return load
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends(SimulationObserver):
-    on_end: Callable[[], object]
-
-    def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        pass
-
-    def stepped(self, step: SimulatedStep) -> None:
-        pass
-
-    def coasted(self, step: Coasted) -> None:
-        pass  # its presence lets the simulation run without plans
-
-    def landed(self, gained: Mapping[str, int]) -> None:
-        pass
-
-    def ended(self, record: Record) -> None:
-        self.on_end()

@@ -253,8 +253,7 @@ class Simulation:
 
     def _set_off(self, worker: _Worker, coaster: Planner) -> Cruise | None:
         coast = coaster.coast(self.now_ms)
-        cruise = Cruise(coast, self.records, self.queue, worker.held) if coast else None
-        return cruise if cruise and cruise.is_worth_while else None
+        return Cruise(coast, self.records, self.queue, worker.held) if coast else None
 
     def _land(self, number: int) -> None:
         """Apply all steps that a worker ran without plans; its running step continues as if it was planned."""
@@ -262,7 +261,7 @@ class Simulation:
         if cruise is not None and worker.coaster is not None:
             worker.cruise = None
             cruise.land(number, self.now_ms, self._coast_observers)
-            plan = worker.coaster.land()
+            plan = worker.coaster.land(cruise.coast)
             if not plan.is_empty:
                 self._ends[number] = (cruise.started_ms, plan, cruise.run_ms, 0.0)
 
@@ -307,13 +306,16 @@ class Simulation:
     def _take(self, number: int) -> None:
         if self.queue is None or not self._serves(number):
             return
-        policy, more = self._workers[number].policy, True
+        worker, more = self._workers[number], True
+        policy = worker.policy
         while more and self._waiting:
+            if worker.cruise is not None:
+                worker.cruise.coast.sync()
             leases = self.queue.take(int(self.now_ms), str(number), policy.capacity())
             if leases:
                 self._land(number)
             for lease in leases:
-                self._workers[number].held[lease.job.job_id] = lease.epoch
+                worker.held[lease.job.job_id] = lease.epoch
                 policy.add(lease, self.now_ms)
             more = self._close_expired(self.queue) or len(leases) == bounds.PER_CALL
 

@@ -10,11 +10,11 @@ first block, which whole services may share, belong to the tenant drawn for the 
 
 import math
 import random
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from fairlane.scheduler.planner.steps import require
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival
@@ -54,8 +54,7 @@ def lane_tiers(
 
     `latency_share` (0 to 1) is the lane mix. `hard_ttft_ms` is a stated limit of the latency lane's first tokens.
     `single_stream_ms` is a worker's, for automatic targets; 0.0 uses their maximum."""
-    if not 0.0 <= latency_share <= 1.0:
-        raise ValueError(f"latency_share must be between 0 and 1, not {latency_share}")
+    require("latency_share", latency_share, 0, 1)
     shares = ((LATENCY, latency_share), (THROUGHPUT, 1.0 - latency_share))
     return tuple(
         Tier(
@@ -83,26 +82,26 @@ class SyntheticTenants:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tenants <= MAX_TENANTS:
-            raise ValueError(f"tenants must be between 1 and {MAX_TENANTS}, not {self.tenants}")
-        if not 0.0 <= self.zipf <= 10.0:
-            raise ValueError(f"zipf must be between 0 and 10, not {self.zipf}")
+        require("tenants", self.tenants, 1, MAX_TENANTS)
+        require("zipf", self.zipf, 0, 10)
         if not sum(tier.share for tier in self.tiers) > 0.0:
             raise ValueError("tiers must have shares that add up to more than 0")
 
     def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
         draws = random.Random(self.seed)
-        tenants = _WeightedDraw([rank**-self.zipf for rank in range(1, self.tenants + 1)])
-        tiers = _WeightedDraw([tier.share for tier in self.tiers])
+        tenants = range(1, self.tenants + 1)
+        tenant_shares = list(accumulate(number**-self.zipf for number in tenants))
+        tier_shares = list(accumulate(tier.share for tier in self.tiers))
         blocks: dict[int, int] = {}
         owners: dict[int, int] = {}
         for number, row in enumerate(rows):
-            tenant, tier = tenants.at(draws.random()), self.tiers[tiers.at(draws.random())]
+            (tenant,) = draws.choices(tenants, cum_weights=tenant_shares)
+            (tier,) = draws.choices(self.tiers, cum_weights=tier_shares)
             if row.lane is not None:
                 tier = next((one for one in self.tiers if one.lane is row.lane), tier)
             if len(row.hash_ids) > 1:
                 tenant = owners.setdefault(row.hash_ids[1], tenant)
-            name = row.tenant or f"tenant-{tenant + 1}"
+            name = row.tenant or f"tenant-{tenant}"
             weight = self.weights.get(name, 1.0)
             arrival = arrival_of(row, tier, f"r{number}", name, max_tokens_over(row, self.kv_tokens), weight)
             if row.ttft_ms is not None or row.deadline_ms is not None:
@@ -145,11 +144,3 @@ def arrival_of(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: 
         tier=tier.name,
         choices=row.choices,
     )
-
-
-class _WeightedDraw:
-    def __init__(self, shares: Sequence[float]) -> None:
-        self._upto = list(accumulate(shares))
-
-    def at(self, draw: float) -> int:
-        return min(bisect_right(self._upto, draw * self._upto[-1]), len(self._upto) - 1)

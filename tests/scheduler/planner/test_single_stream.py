@@ -80,7 +80,7 @@ def test_a_door_paces_steps_by_the_target_that_its_jobs_have() -> None:
     door.look([worker(10.0), worker(16.0)], 0.0)
     assert door.costs is not None
 
-    assert door.fleet(door.costs).pace_ms == LATENCY.tpot_on(16.0) == 48.0
+    assert door.costs.pace_ms == LATENCY.tpot_on(16.0) == 48.0
 
 
 @pytest.mark.parametrize(("said", "on_16_ms"), [(None, 48.0), ("auto", 48.0), ("75", 75.0), ("250", 250.0)])

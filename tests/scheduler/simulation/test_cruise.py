@@ -189,9 +189,9 @@ def test_a_step_under_way_is_owed_its_result_once_it_lands() -> None:
         coast.end(1.0)
     assert coast.begin(11.0) is not None
 
+    plan = policy.land(coast)
     policy.add(Lease(job=arrival("b").job(), epoch=1, arrived_ms_ago=0.0), 11.5)
 
-    plan = policy.land()
     assert [(row.token_ids, row.first_position, row.output_index) for row in plan.rows] == [((7,), 14, 7)]
     assert plan.number == first.number + 7
     outcome = policy.apply(StepResult(number=plan.number, tokens={row.seq: 9 for row in plan.rows}, run_ms=1.0), 12.0)

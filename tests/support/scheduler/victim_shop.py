@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
-from fairlane.scheduler.planner.preemption import Guard, Victim, choose
+from fairlane.scheduler.planner.preemption import Victim, VictimSearch
 from fairlane.scheduler.planner.priority import PHASES, Phase, Rank, Ranked
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.steps import NO_WORK, SeqId, StepFeatures
@@ -83,8 +83,8 @@ class Shop:
     def choose(
         self, short: int, beneficiary: Ranked, *, leader: str = "", last_resort: bool = False
     ) -> list[Victim] | None:
-        guard = Guard(leader=SeqId(leader, 0), last_resort=last_resort)
-        return choose(short, beneficiary, self.standings, self.pool, self.costs, guard, self.claims)
+        search = VictimSearch(self.pool, self.costs, self.claims, SeqId(leader, 0), last_resort=last_resort)
+        return search.choose(short, beneficiary, self.standings)
 
 
 def names(victims: list[Victim] | None) -> list[str]:
