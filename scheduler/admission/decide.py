@@ -1,18 +1,7 @@
-"""Deadline admission, decided at the gateway from workers' last reports and the gateways' open requests.
+"""Decides on one request at the gateway, from workers' last reports and all gateways' open requests.
 
-There are three decisions:
-
-1. Guaranteed: every stated deadline holds with a margin at the longest stated output, and so does every earlier
-   guarantee. Several choices are guaranteed only if there is room for all at once.
-2. Best effort: the request is expected to be in time, or states no deadline. A request without a deadline is never
-   refused because of load.
-3. Refused: the request would miss a stated deadline, or break a guarantee.
-
-While no worker knows its costs, nothing is refused or guaranteed.
-
-Guarantees in lower lanes use only the time that the lanes above do not request, whether admitted or not: a flood of
-batch work with deadlines cannot reserve the time of interactive work. Best effort is served after all guaranteed work,
-present and future."""
+Guaranteed: every stated deadline holds with a margin at the longest stated output, and so does every earlier guarantee.
+Best effort: expected to be in time, or no stated deadline. Refused: late, or it would break a guarantee."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,14 +1,7 @@
 """The cost of a request, and a demand test over all open requests, in milliseconds of worker time.
 
-The test has two parts. Room: if the workers can hold everything ahead of the request at full length, the request waits
-only for prefills. Time: a full worker is a queue that completes one millisecond of work per millisecond. All work ahead
-of a deadline must be done by then, less what a full batch always holds: half of its sequences' output. Sources: the
-processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest deadline first, and the peak estimate of the
-Past-Future scheduler (LightLLM, ASPLOS 2025).
-
-Costs come from the weights that workers report. A prompt costs its prefill. An output token costs its row, the KV that
-it reads, and a share of the step's fixed cost: the larger of the sequence's shares of KV and of batch slots. The
-requests of a full worker thus pay for its steps exactly; a worker that is not full is limited by room, not by time."""
+Sources: the processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest deadline first, and the peak
+estimate of the Past-Future scheduler (LightLLM, ASPLOS 2025). docs/internals/scheduling.md has the test's two parts."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,7 @@
 """Expected remaining wait of a request, from the recent rate at which its tenant's positions have advanced.
 
-The rate is per tenant, not per queue: tenants take turns, so one tenant's long queue does not predict another's wait.
-When a tenant's queue empties, its rate passes to the others of its lane; the rate of an empty lane passes to the lanes
-below. Until a tenant's positions have moved, the gateway's first estimate is used."""
+Tenants take turns, so one tenant's queue does not predict another's wait. When a queue empties, its rate passes to the
+others of its lane; that of an empty lane passes to the lanes below."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,9 +1,7 @@
 """Open requests of this gateway: admitted, not ended. Admission's view of committed work.
 
-A gateway knows its own requests to the token, and those of other gateways as sums. Each gateway reports its sums
-whenever it polls workers and queues, with deadlines relative to the report, since gateways share no clock. The queue
-records guarantees given between two reports (`scheduler.queue.promises`). There is one `OpenRequests` per gateway and
-queue, also in the simulator."""
+A gateway knows its own requests to the token, and those of other gateways as the sums that they report. Deadlines are
+reported relative to the report, since gateways share no clock."""
 
 import math
 from collections import Counter, defaultdict

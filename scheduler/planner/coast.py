@@ -1,12 +1,7 @@
-"""Coasting: steps that need no plan, because a batch only decodes and continues unchanged, one token further in each
-row.
+"""Coasting: steps of a simulation that need no plan, because all decodes continue in the same order.
 
-Most steps of a simulation are like this. If nothing waits on a worker, and rows, tokens, time and free blocks suffice
-for one more token of each sequence, every plan would give each its row in the same order. A step is then a few sums for
-the whole batch, and the sequences are updated when coasting ends. Each condition is checked before each step, and only
-conservatively: a step that might not satisfy it is planned.
-
-Each token of such a step repeats the sequence's last one, as those of simulated outputs do."""
+A step is then a few sums for the whole batch. Each condition is checked before each step, and only conservatively. Each
+token repeats the sequence's last one, as those of simulated outputs do."""
 
 import math
 from collections import defaultdict

@@ -1,13 +1,7 @@
 """Cost model of steps, swaps and recomputation in milliseconds, learnt from every step.
 
 A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with
-non-negative weights, so that a prediction never falls when work is added. Old observations decay; the prior does not,
-and determines the weights that were never observed. The weights are updated by coordinate descent from their last
-values: a few sweeps over a 5 x 5 system take microseconds. A worker measures its priors at startup.
-
-The step time of a single stream is measured, not fitted: a model learnt under load predicts a step with one row badly.
-It starts with the measurement at startup, and each step with one decode and nothing else adjusts it slightly. It is the
-unit of a lane's automatic TPOT target."""
+non-negative weights, so that a prediction never falls when work is added."""
 
 import math
 from collections.abc import Iterable, Sequence

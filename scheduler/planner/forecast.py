@@ -1,10 +1,7 @@
 """Forecast of output lengths, learnt from ended outputs, and of whether the KV pools will hold started work.
 
-The last output lengths are kept by lane and tenant, and also by the magnitude of `max_tokens`, which often indicates
-the length. The expected remainder of a sequence is a quantile of the outputs longer than its own. With too few of its
-kind, those of its tenant or lane are used, and without any its maximum. The peak follows exactly from the remainders:
-if sequences end one by one, the shortest remainder first, KV use peaks just before an end. Source: Past-Future
-scheduler (LightLLM, ASPLOS 2025)."""
+The expected remainder of a sequence is a quantile of the outputs longer than its own. If sequences end one by one, KV
+use peaks just before an end. Source: Past-Future scheduler (LightLLM, ASPLOS 2025)."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque

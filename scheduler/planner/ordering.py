@@ -1,50 +1,7 @@
 """Fairness between the tenants of a lane, urgency, and due times of first tokens.
 
-Due times: gateway, queue and planner use one rule (`next_due_ms`). A stated end moves the first token's due time
-forward by the expected time of the other tokens. The gateway knows the pace from workers' reports and writes it into
-the job, so that all processes use the same value. Among work that has not started, work that can still be in time goes
-first, and of that the short and the urgent (`prospects`).
-
-Fairness: VTC, a virtual token counter per tenant and lane, with an eligibility window Θ. A counter is the sum of
-`tokens / weight` that a tenant was served. Idle tenants gain no credit: a tenant that starts to wait is lifted to the
-smallest counter of the waiting ones, while debt is kept. When no tenant waits, all have received what they asked for.
-The lane is then level, as at the end of a busy period in start-time fair queueing: newcomers and running tenants
-continue from the largest counter. A tenant that had the lane to itself is not penalised later, and one that asked for
-little gains no advantage.
-
-Invariant: if every charge is at most Δ, and if tenants outside Θ of the smallest counter are served only when no tenant
-inside is, then the counters of continuously waiting tenants differ by at most Θ + Δ, independent of the KV pool and of
-output lengths. A worker also serves the others while rows are free. It takes their blocks and rows for one request per
-step up to 2 Θ, and for all requests above that. Counters in a worker thus differ by at most 3 Θ + 2 Δ, where Δ is a
-step's prefill tokens plus twice its sequences, divided by the smallest weight. The exception is service that a tenant
-cannot use, because its own requests leave no room in the pool for its next one
-(tests/scheduler/planner/test_planner_fairness.py searches for violations). Without host slots, the leader's remaining
-cost is added. With several workers, each adds what it has taken and not reported yet: a quantum and a batch of reports.
-Θ is that of the lane (`Lane.window`): with tight deadlines, at least what a worker computes in `Lane.burst_ms`.
-
-Newcomers: a tenant without any token among its started work goes ahead of all started work, except that of tenants more
-than Θ behind it, and one more newcomer per step. Its first token does not wait for rows, blocks or time that others
-hold, however many steps its prompt takes; each step's decodes keep their tokens. If a tenant has started less than a
-quarter as much as another, counting prompts in progress higher (`LaneIndex.held`), its next request goes ahead of the
-other's in the same way, in lanes whose Θ is wide because of tight deadlines. A tenant with one stream thus does not
-queue behind another's flood or long prompts. Where Θ is only a few steps, tenants behind are served soon anyway, and
-tenants with few rows and tenants with many would preempt each other endlessly. The tenant's counter pays as usual, so
-this changes the order within Θ, not the bound. Once two tenants have started per row of a lane, newcomers lose this
-advantage (`priority.CROWD`). A stream that lost its row counts as waiting: its tenant's counter bounds the lead of the
-others. A stream keeps its row for a turn (`priority`).
-
-Guarantees: guaranteed work is served even if its tenant is outside Θ, and is counted. A tenant may therefore be ahead
-by its guaranteed work in addition. The queue guarantees nothing to a tenant that is more than Θ ahead of another
-waiting tenant, including its guaranteed waiting work, so the excess is at most Θ plus one request and what had started
-by then. At most 1 / `promises.MARGIN` (two thirds) of all workers' time until any moment is guaranteed. Guarantees are
-kept as early as possible, and the freed time is guaranteed again, so a tenant with deadlines on everything may use all
-of the time for long. Newcomers still get some. While guaranteed work waits in a worker, the first request of a tenant
-without a token goes ahead of it: at first one step of such prompts, then `lane_index.NEWCOMER_PART` (a quarter) of what
-guaranteed prompts compute in that time. Guaranteed prompts take at most a quarter longer, which the margin covers.
-Further newcomers, and all other work without a guarantee, wait until the guarantees are kept or their tenant gets no
-new ones because it is ahead.
-
-Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF."""
+The rules and their bounds are in docs/internals/scheduling.md. Source: Sheng et al., "Fairness in Serving Large
+Language Models" (VTC, OSDI 2024); the eligibility window Θ is that of WF2Q and EEVDF."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -1,17 +1,7 @@
 """Selects the sequences of a step in one walk down the order; every sequence left out gets a reason.
 
-The first sequence that lacks blocks, or just lost them, is the head. After it, work that has not started may start only
-if its longest possible output ends before running work can have made room for the head (EASY backfill), so that the
-head is not delayed. A waiting sequence gets blocks for its whole prompt at once, and only if the pool is expected to
-hold it and all running work at their peak: partly computed prefills cannot deadlock. Resumed work needs room for all
-its KV and one more token.
-
-One request per step takes rows or blocks from tenants of its lane that are outside the window: more would take
-everything from them at once, and the imbalance would swing back. All requests may take from tenants that are more than
-2 Θ ahead.
-
-The walk proceeds by groups (lane, window, class). In each group decodes come first. If all of them fit, they get their
-rows in one operation, with the same result as one by one. This keeps a step of hundreds of sequences cheap."""
+The first sequence that lacks blocks is the head. Later work may start only if it ends before running work can have made
+room for the head (EASY backfill), and only with blocks for its whole prompt, so that prefills cannot deadlock."""
 
 import heapq
 import math

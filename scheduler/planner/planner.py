@@ -1,8 +1,7 @@
 """Decides what a worker runs in each step: `plan` decides, the runner executes, `apply` learns from the result.
 
 Synchronous: a non-empty plan must be applied before the next one. Time is an argument, in milliseconds of one monotonic
-clock. The same calls with the same times give the same plans. `look_ahead` predicts the next step's rows while one
-runs, so that the runner can prepare them; the next plan may differ."""
+clock. The same calls with the same times give the same plans."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

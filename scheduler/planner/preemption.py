@@ -1,20 +1,7 @@
 """Preemption: which sequences yield KV blocks to which, how many, and by which mode.
 
-1. A victim ranks strictly below its beneficiary: it is in a lower lane, idle at its grant, or of a tenant of the same
-   lane outside the fairness window while the beneficiary's tenant is inside; or it is best effort and the beneficiary
-   is guaranteed. Running work may also take from other equals, the last-ranked first. Resuming work may take from
-   equals that are preempted themselves, and from all if otherwise nothing could run: two sequences that each hold a
-   part of their blocks must not wait for each other. No other work yields to an equal. What a lane's share floor keeps
-   yields to no other lane, and lanes above give back what it lacks (`lane_floors`).
-2. Lower lanes yield first, in order of resume cost per freed block; then the most served tenants; then equals. Ties:
-   the last-ranked first.
-3. A victim gives its last blocks: the blocks before them stay valid, and its resume cost depends on what it gave. No
-   more blocks are taken than needed, from as few victims as suffice. If all together hold too few, none yields.
-4. The cheaper of swap and recompute is chosen, if the host has room for this victim (`host_claims`). `exact` work and
-   the leader (the most urgent started sequence) are never recomputed: the former by contract, the latter because the
-   whole worker's progress depends on it. Exact work without reserved slots yields only as much as the host currently
-   has room for. So that it can finish, all work yields to it if otherwise nothing could run.
-"""
+A victim ranks below its beneficiary and gives its last blocks, no more than needed, by the cheaper of swap and
+recompute. docs/internals/scheduling.md has the rules."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,9 +1,7 @@
 """The total order of everything that a worker could run: running, resumable and waiting work together.
 
-A decode keeps its row for a turn: until its tenant is ahead of those without a row by the service of a turn. Swapping
-rows stops one stream and resumes another, which clients notice; by counters alone, equally served tenants would swap
-rows in every step. A turn is as long as the lane's TPOT target, so two streams that share a row wait about that long
-for each other. Turns do not affect Θ: they only order work inside the window, or outside it."""
+A decode keeps its row for a turn: until its tenant is ahead of those without a row by the service of a turn. Otherwise
+equally served tenants would swap rows in every step, which stops streams. Turns do not affect Θ."""
 
 import heapq
 import math

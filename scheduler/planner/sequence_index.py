@@ -1,8 +1,7 @@
 """Every sequence of a worker, filed by what it can do next, so that no step scans all waiting work.
 
-Started work is listed individually: the KV pools bound it. Decodes are kept by lane, tenant and class from step to
-step, since a step changes only a few of hundreds. Waiting work is filed by lane, tenant and due time; a step looks at
-the first jobs of the least served tenants, and at the oldest promoted ones."""
+Decodes are kept by lane, tenant and class from step to step, since a step changes only a few of hundreds. Waiting work
+is filed by lane, tenant and due time."""
 
 import math
 from collections import Counter

@@ -1,9 +1,7 @@
 """Messages between gateway and worker, sent through the store in msgpack.
 
-Every message is frozen and small, holds no tensor and no secret, and its `repr` never shows prompt or output tokens.
-Token ids are the only content; text stays in the gateway. Times are milliseconds. Durations count from the job's
-arrival by the store's clock, so clocks of two machines are never compared. An unreadable message affects only its own
-request, and does not stop the stream for the others."""
+Token ids are the only content, and no `repr` shows them. Times are milliseconds. Durations count from the job's arrival
+by the store's clock, so clocks of two machines are never compared."""
 
 import hashlib
 import logging

@@ -1,8 +1,7 @@
 """Settings shared by gateway and worker, and how all settings are merged and checked.
 
-All functions except `read_document` are pure: entry points pass in the environment. Later sources override earlier
-ones: `fairlane.yaml`, `FAIRLANE_*` variables (`__` between levels), flags. Each process checks the shared settings and
-its own section, and ignores the other's."""
+Later sources override earlier ones: `fairlane.yaml`, `FAIRLANE_*` variables (`__` between levels), flags. Each process
+checks the shared settings and its own section, and ignores the other's."""
 
 import dataclasses
 import ipaddress

@@ -1,22 +1,7 @@
 """A worker's measurements: the costs of its steps and copies, and the sizes of its pools, as one JSON document.
 
-A running worker serves its own document next to `/metrics`, and the simulator makes workers like it. Presets such as
-`h100-8b` are rooflines from a data sheet and a model's shape, as linear costs. Each term uses the fraction of a
-resource's peak that serving engines typically reach:
-
-- base: the weights are read once per step; with tensor parallelism each layer waits for two all-reduces.
-- row, token: 2 floating-point operations per weight, and the all-reduces' bytes over the links. A decode's arithmetic
-  is added to the reading of the weights, which in reality hides most of it. Large batches of decodes therefore appear
-  slower, by a fifth on an H100 at 64 rows.
-- context: keys and values of a context token, read once. pair: 4 operations per layer and attention width.
-- copies: a block's bytes over PCIe, one way, on all GPUs at once. Host memory holds as many blocks as the device.
-
-KV gets what MEMORY_PART of the memory leaves after the weights. Peaks are dense bfloat16 (data sheets give twice as
-much, with sparsity, for L4, H100 and H200), PCIe and NVLink in one direction (half of the published value). Sources:
-nvidia.com, data sheets "L4 Tensor Core GPU", "A100 80GB SXM", "H100 SXM", "H200 SXM"; model cards of Llama 3.2 1B,
-Llama 3.1 8B and 70B. CPU: two cores of an AMD EPYC with AVX-512; `cpu-135m` is what its worker measured
-(`Calibration`'s defaults), and the rates of the other presets follow from that and from the memory rate in
-docs/performance.md."""
+A running worker serves its own document next to `/metrics`. Presets such as `h100-8b` are rooflines from a data sheet
+and a model's shape; docs/simulation.md has their derivation and sources."""
 
 from dataclasses import dataclass
 from typing import Annotated

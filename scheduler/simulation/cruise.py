@@ -1,8 +1,7 @@
 """A simulated worker that runs without plans, and the updates of its requests, the queue and observers.
 
-Each step's charges are reported to the queue at once, since they decide which tenant is served next, and each tenant's
-service is reported to observers. Tokens only affect their own requests, which are updated once, when the batch
-lands."""
+Each step's charges are reported to the queue at once, since they decide which tenant is served next. Requests are
+updated once, when the batch lands."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,11 +1,7 @@
 """Results of a simulation: latencies, attainment, goodput and throughput; by lane, tier and tenant.
 
-A request attains its targets (`attained`) if it finished, its first token was in time, and its last was inside the
-envelope that follows from the targets (Niyama, FairBatching). All offered requests count, so a rejection is a miss.
-
-`ServiceMeter` measures service by tenant, the cost of preemption and the service gaps between tenants during the run.
-Service is VTC's: 1 for a prompt token computed for the first time, 2 for an output token, 0 for recomputation. Source:
-Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024)."""
+A request attains its targets if it finished, its first token was in time, and its last was inside the envelope that
+follows from the targets (Niyama, FairBatching). All offered requests count, so a rejection is a miss."""
 
 import math
 from collections import defaultdict

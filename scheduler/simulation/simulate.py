@@ -1,8 +1,7 @@
 """Discrete-event simulation: the real scheduler, with a cost model in place of an accelerator.
 
-A worker's step takes the time that `Hardware` gives for its rows and copies; nothing else takes time. Arrivals go
-directly to a single policy, or through the real global queue to any number of them. The same arrivals, policies and
-seed give the same records, bit for bit. Policies do not know the output lengths: they see only `max_tokens`."""
+A worker's step takes the time that `Hardware` gives for its rows and copies; nothing else takes time. The same
+arrivals, policies and seed give the same records. Policies see only `max_tokens`, not the output lengths."""
 
 import heapq
 import math

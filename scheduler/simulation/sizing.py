@@ -1,16 +1,7 @@
 """Search for the smallest number of workers that keeps the lanes' targets under a trace, by simulation.
 
-A number of workers keeps the targets if, of all offered requests,
-
-- in the latency lane a share of ATTAINMENT had their first token within the lane's target, and ATTAINMENT their later
-  ones;
-- in the throughput lane ATTAINMENT had their first token within the lane's target, and the lane's backlog drained
-  within DRAIN_PART of the trace's length after the last arrival, plus the time of its longest request.
-
-More workers do not improve the result at every single step, since arrivals meet other requests partly by chance. The
-search therefore bisects an interval whose lower end misses and whose upper end keeps the targets, and then tries all
-numbers within NEAR below the result, and one above it. If a smaller one keeps the targets, its neighbourhood is tried
-again."""
+A share of ATTAINMENT of all offered requests must have first tokens within the lane's target; in the latency lane also
+the later ones. The throughput lane's backlog must drain soon after the last arrival (`drain_allowed_ms`)."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

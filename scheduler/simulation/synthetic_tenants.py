@@ -1,12 +1,7 @@
 """Properties that a trace lacks, generated from a seed: each request's tenant, targets and stated limit.
 
-Values in the trace take precedence: a recorded one names tenants, lanes and stated limits. Two numbers are drawn for
-each request, in order, whatever the settings: one selects the tenant, one the tier. Another load, other tiers or
-another number of tenants thus leave everything else of a request unchanged (common random numbers). `max_tokens` is the
-next power of two above the output, so that a policy learns only the magnitude.
-
-If a trace names prompt blocks, all requests of a conversation belong to one tenant: requests that share more than the
-first block, which whole services may share, belong to the tenant drawn for the first of them."""
+Two numbers are drawn for each request, whatever the settings: another load, other tiers or another number of tenants
+leave everything else of a request unchanged (common random numbers). Values in the trace take precedence."""
 
 import math
 import random

@@ -1,14 +1,7 @@
-"""Request traces: arrival times and sizes. Three text formats, distinguished by the first line.
+"""Request traces: arrival times and sizes, in CSV, Mooncake's JSON lines, or gateway recordings (docs/simulation.md).
 
-- CSV: `arrival_s,prompt_tokens,output_tokens`.
-- Mooncake's JSON lines (Qin et al., "Mooncake", FAST 2025).
-- Gateway recordings (docs/simulation.md): JSON lines of requests in the order in which they ended, after a line with
-  `fairlane_trace` and a line per tenant with its weight and limits.
-
-Lines are read one by one, at most MAX_LINE_BYTES each. An invalid row is reported with its line and column; the caller
-chooses whether the others are read anyway (`BadRows`). Rows of the first two formats are in order of arrival. Several
-rows may have the same arrival time and identical columns: recorded clocks are coarse, and clients retry or send the
-same request."""
+Rows of the first two formats are in order of arrival; recordings are in the order in which requests ended. Several rows
+may be identical: recorded clocks are coarse, and clients retry."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

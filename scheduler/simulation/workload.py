@@ -1,9 +1,7 @@
 """Inputs and outputs of a simulation: arrivals, hardware costs, and a record of each request.
 
-Prompts are token ids, generated on demand. All tokens of a block named in a trace have one id, that of the block; all
-other tokens of a prompt have an id that no other prompt has. Two prompts therefore agree exactly up to the block where
-they differ, and the prefix cache finds what it would find in the texts. A prompt of 100,000 tokens is stored as the
-names of its 196 blocks."""
+Prompts are token ids, generated on demand. Two prompts agree exactly up to the first named block in which they differ,
+so the prefix cache finds what it would find in the texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,13 +1,7 @@
 """Accounting of KV blocks, in integers. The bytes are in the worker's KV cache.
 
 A block table lists the device blocks of a sequence's KV, in order of position; host slots hold the KV after it if that
-was swapped out. A device block may be in several tables (choices that share their prompt); a host slot belongs to one
-sequence. Callers check `can_x` before `x`: an impossible call raises `OutOfBlocks` and changes nothing. A block without
-a holder is free, even if the prefix cache knows its content: such blocks are allocated last, the least valuable first.
-
-A free host slot may hold a copy of a full device block, which does not change while a table holds it. Swapping that
-block out uses the copy and moves nothing. Copies are reused last, the oldest first. Slots that a step's copies still
-read or fill are neither held nor free until `settle`, since the copies have not run when the plan is made."""
+was swapped out. A block may be in several tables; a slot belongs to one sequence."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +13,10 @@ from fairlane.scheduler.planner.steps import Copy, require
 
 
 class HostSlots:
-    """The slots of one host pool, each held by a sequence or free. Raises ValueError for a negative count."""
+    """The slots of one host pool, each held by a sequence or free. Raises ValueError for a negative count.
+
+    A free slot may hold a copy of a full device block, so that swapping the block out moves nothing. Slots that a
+    step's copies still read or fill are neither held nor free until `settle`: the copies run after the plan is made."""
 
     def __init__(self, count: int) -> None:
         require("host_slots", count, 0)

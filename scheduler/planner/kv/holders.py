@@ -1,8 +1,7 @@
 """The tables that hold each KV block, and how many blocks each set of tables has in common.
 
-Tables share long prefixes, so blocks with the same holders are counted once for the whole set. The number of blocks
-that some tables would free together is then a sum over these sets, however long the tables and their common prefix are.
-"""
+Blocks with the same holders are counted once for the set, so the number of blocks that some tables would free together
+is a sum over sets, however long the tables are."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

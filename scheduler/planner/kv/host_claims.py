@@ -1,13 +1,7 @@
 """Reservations in the host pool.
 
-`exact` work is never recomputed while its worker lives. Before its first row, the slots that it would fill at full
-length are reserved, so that it can always be swapped. Exact work that is larger than the host pool stays on the device
-until it ends, within a limit, except for the part that the host happens to have room for. Other exact work does not
-start.
-
-Paused work, which continues when its tenant's budget allows, keeps at most the tenant's share of the host pool: any
-excess is dropped and recomputed later. Shares are by weight among the tenants with any work here, so a tenant alone has
-the whole pool. Paused exact work does not count, since its slots were reserved when it started."""
+`exact` work is never recomputed while its worker lives: the slots of its full length are reserved before its first row.
+Paused work keeps at most its tenant's share of the pool, by weight among the tenants with work here."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,13 +1,7 @@
-"""KV blocks reserved for a lane against the lanes above: its share floor of the pool.
+"""KV blocks reserved for a lane against the lanes above: its share floor of the pool (docs/internals/scheduling.md).
 
-While a lane has work, its first sequences, in the order of the step, that fit the floor completely are protected: no
-other lane takes their blocks. Blocks that they lack are taken from the lanes above, the least urgent first, and kept
-free until all are available, but only for tenants without a token there. Gathering blocks for all of them would
-repeatedly preempt streams of the lanes above when blocks run out: one request in twelve missed its targets. A sequence
-that does not fit the floor is not protected, since it could not run with a part of its blocks.
-
-A floor gives way to guaranteed work, to a sequence that could not run next to it because it needs almost the whole
-pool, and if otherwise nothing could run."""
+Blocks are gathered only for tenants without a token in the lane. Gathering for all of them preempted streams of the
+lanes above repeatedly: one request in twelve missed its targets."""
 
 from collections.abc import Iterable
 from itertools import chain

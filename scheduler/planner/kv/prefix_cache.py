@@ -1,17 +1,7 @@
-"""Prefix cache: the tokens that KV blocks hold, so that a request computes only the part after a common prefix.
+"""Prefix cache: a tree of full blocks per scope, so that a request computes only the part after a common prefix.
 
-There is a tree per scope: a tenant, or the share group that tenants declare. One cache serves one model. A node is a
-full block, and the path from the root gives all tokens from the first on. A child is found by the hash of its token ids
-(Python's hash of bytes, with a new key in each process), and the ids are compared too, so a hash collision is not a
-hit. Scopes are never connected: no request is faster because of what another tenant sent.
-
-A node that no table holds is idle: its block is free and keeps its KV until it is allocated. All nodes after an idle
-node are idle too, since a sequence adds nodes only after those that its own table holds. Eviction therefore takes
-leaves, and no node ever loses the chain before it. GreedyDual chooses the leaf: by the cost of recomputing its block,
-above a clock that each eviction advances to the evicted value. Costly blocks stay longer, but none stays forever.
-Blocks of a tenant whose idle blocks exceed its share of the pool are evicted first.
-
-Source: Young, "The k-server dual and loose competitiveness for paging" (Algorithmica, 1994)."""
+Scopes are never connected, and token ids are compared, so a hash collision is not a hit. GreedyDual evicts idle leaves
+by cost: Young, "The k-server dual and loose competitiveness for paging" (Algorithmica, 1994)."""
 
 import heapq
 from collections import Counter

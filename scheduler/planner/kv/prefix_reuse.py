@@ -1,8 +1,7 @@
 """Lookup and publication of sequences' KV blocks in the prefix cache.
 
-KV enters the cache only after a finite token was sampled from it: a row that failed, or was not yet sampled from, adds
-nothing, so that corrupt KV ends with its request. At least one token is always left to compute. A swapped sequence gets
-its own KV back, bit for bit."""
+KV enters the cache only after a finite token was sampled from it, so that corrupt KV ends with its request. At least
+one token is always left to compute."""
 
 from array import array
 from collections.abc import Callable, Iterator
