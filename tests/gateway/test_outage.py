@@ -55,7 +55,7 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
         assert (await served.limits())["tokens_per_day"].reserved == 0
 
 
-@pytest.mark.parametrize("is_stuck", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("is_stuck", [True, False])
 async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_behind(
     own_store: EmbeddedStore, is_stuck: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

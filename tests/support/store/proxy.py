@@ -49,13 +49,18 @@ class StoreProxy:
         await self._server.wait_closed()
 
     async def cut(self) -> None:
-        """End all connections at once."""
-        for writer in self._open:
+        """End the connections that are open now."""
+        ended = set(self._open)  # a client may be back before the last of them is gone
+        for writer in ended:
             writer.transport.abort()
-        while self._open:  # noqa: ASYNC110 - a few turns of the loop
+        while ended & self._open:  # noqa: ASYNC110 - a few turns of the loop
             await asyncio.sleep(0.001)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._server is not None
+        if not self._server.is_serving():  # accepted in the moment of `stop`
+            writer.transport.abort()
+            return
         self._open.add(writer)
         to_store: asyncio.StreamWriter | None = None
         try:
