@@ -11,9 +11,8 @@
     __main__.py       the process: settings are checked (`config.py`) before torch is imported
     runtime.py        builds, opens and closes every part
     own_engine.py     opens an engine in this process: a language model or an embedder
-    server.py         the event loop's tasks: take, control, publish, renew
+    server.py         the event loop's tasks: take, control, publish, renew, and the entries in the registry
     lifecycle.py      the phases of the process: serving, draining, leaving, failed
-    presence.py       the heartbeat and the model card in the registry
     leases.py         the leases held, and when to ask the queue for more
     engine_thread.py  the one thread that touches the engine
     reports.py        the engine thread's reports to the loop, and the publications in them

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     except (SettingsError, ModelError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_SETTINGS
-    if line.check_only:
+    if line["check_config"]:
         return 0
     start_logging(settings.log_level, settings.log_format)
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing to drain while the model loads

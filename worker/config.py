@@ -4,9 +4,8 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -91,27 +90,16 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
         return self.redis_url
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerArguments:
-    """The worker process's command-line arguments."""
-
-    config: str | None
-    check_only: bool
-    flags: Mapping[str, object]
-
-
-def parse(arguments: Sequence[str]) -> WorkerArguments:
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Parse the arguments. Exits with status 2 if they are invalid, as argparse does."""
     parser = process_parser("fairlane worker", "Run one Fairlane worker.", described(WorkerSettings, FLAGS))
-    found = vars(parser.parse_args(arguments))
-    flags = {name: found[name] for name in FLAGS}
-    return WorkerArguments(found["config"], found["check_config"], flags)
+    return vars(parser.parse_args(arguments))
 
 
-def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
+def read(line: Mapping[str, Any], environ: Mapping[str, str]) -> WorkerSettings:
     """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
-    document = read_document(line.config, environ)
-    settings = load(WorkerSettings, document=document, environ=environ, flags=line.flags)
+    document, flags = read_document(line["config"], environ), {name: line[name] for name in FLAGS}
+    settings = load(WorkerSettings, document=document, environ=environ, flags=flags)
     if not _DEVICE.match(settings.worker.device):
         raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
     _check_engine(settings.worker)

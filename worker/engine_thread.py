@@ -84,14 +84,6 @@ class HandBack:
     job_ids: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerQuery:
-    """Read something from the planner between two steps. It must not change the planner."""
-
-    find: Callable[[Planner], Any]
-    reply: "asyncio.Future[Any]"
-
-
 Command = Lease | Cancel | Grant | Drop | HandBack | ForgetPrompts
 
 
@@ -115,7 +107,8 @@ class EngineThread:
         self._unread: list[Report] = []
         self._calls: deque[Callable[[], None]] = deque()
         self._commands: list[Command] = []
-        self._queries: list[PlannerQuery] = []
+        # Functions that read something from the planner between two steps, with the futures of their results.
+        self._queries: list[tuple[Callable[[Planner], Any], asyncio.Future[Any]]] = []
         # A report with the same `applied` reflects all of them.
         self.commands_sent = self._applied = 0
         self._held = self._stopping = self._audited = False
@@ -149,7 +142,7 @@ class EngineThread:
         """Return what `find` reads from the planner before the next step. It must not change the planner."""
         reply: asyncio.Future[T] = self._loop.create_future()
         with self._changed:
-            self._queries.append(PlannerQuery(find, reply))
+            self._queries.append((find, reply))
             self._changed.notify()
         return reply
 
@@ -208,7 +201,7 @@ class EngineThread:
         for command in commands:
             if isinstance(command, HandBack):
                 self._flush_reports()
-                self._call_on_loop(partial(_answer, command))
+                self._call_on_loop(partial(_settle, command.reply, command.job_ids))
         answered = self._answer_queries()
         if answered and not (commands or self._can_step):
             return True  # a query must not shorten the pause
@@ -225,11 +218,11 @@ class EngineThread:
     def _answer_queries(self) -> bool:
         with self._changed:
             queries, self._queries = self._queries, []
-        for query in queries:
+        for find, reply in queries:
             try:
-                self._call_on_loop(partial(_settle, query.reply, query.find(self._engine.planner)))
+                self._call_on_loop(partial(_settle, reply, find(self._engine.planner)))
             except Exception as error:  # noqa: BLE001
-                self._call_on_loop(partial(_refuse, query.reply, error))
+                self._call_on_loop(partial(_refuse, reply, error))
         return bool(queries)
 
     def _audit(self) -> None:
@@ -317,11 +310,6 @@ def _settle(reply: "asyncio.Future[Any]", found: object) -> None:
 def _refuse(reply: "asyncio.Future[Any]", error: Exception) -> None:
     if not reply.done():
         reply.set_exception(error)
-
-
-def _answer(command: HandBack) -> None:
-    if not command.reply.done():
-        command.reply.set_result(command.job_ids)
 
 
 def describe_error(error: BaseException) -> str:

@@ -100,8 +100,8 @@ class CostReport(EngineObserver):
 
     def turned(self, report: Report) -> None:
         if report.step is not None and report.ran:
-            result, now_ms = report.step.result, self._clock() * 1e3
-            self._stepped(result.run_ms + result.copy_ms, report.step.plan.predicted_ms, now_ms)
+            result = report.step.result
+            self._stepped(result.run_ms + result.copy_ms, report.step.plan.predicted_ms)
         if report.jobs == 0 or (report.step is not None and not report.ran):
             self._ended_ms = None  # idle time does not count as time between steps
 
@@ -124,7 +124,8 @@ class CostReport(EngineObserver):
 
         return app
 
-    def _stepped(self, took_ms: float, predicted_ms: float, now_ms: float) -> None:
+    def _stepped(self, took_ms: float, predicted_ms: float) -> None:
+        now_ms = self._clock() * 1e3
         if self._ended_ms is not None:
             self._between.add(now_ms - self._ended_ms - took_ms)
         self._ended_ms = now_ms

@@ -14,7 +14,8 @@ in `lifecycle.py`. These events end it or stop it from taking jobs:
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -31,14 +32,17 @@ from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.job_log import log_extra
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
-from fairlane.worker.presence import HEARTBEATS_PER_LEASE, Presence, within
 from fairlane.worker.publisher import Publisher
 from fairlane.worker.reports import EngineObserver, Report
 
 log = logging.getLogger(__name__)
 
-# Time for the last tokens to reach the store when the worker ends.
+# Time for the last tokens to reach the store when the worker ends, and then to leave the registry.
 FLUSH_S = 3.0
+LEAVE_S = 2.0
+# Interval at which the model card's expiry is extended.
+ANNOUNCE_S = 600.0
+HEARTBEATS_PER_LEASE = 4
 # An engine that has work but completes no step for this long is considered failed.
 STUCK_S = 300.0
 
@@ -68,6 +72,8 @@ class WorkerServer:
         self._worker_id = worker_id
         self._engine = engine
         self._queue = queue
+        self._registry = registry
+        self._card = card
         self._link = link
         self._heartbeat = heartbeat
         self._observers = (heartbeat, *observers)
@@ -78,7 +84,6 @@ class WorkerServer:
         self.lifecycle = Lifecycle(self._intake.close)
         self._publisher = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._leases = HeldLeases()
-        self._presence = Presence(registry, card, link, self._status, lease_s)
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
@@ -103,8 +108,8 @@ class WorkerServer:
                     self._control(),
                     self._publisher.run(),
                     self._keep_leases(),
-                    self._presence.beat(),
-                    self._presence.announce(),
+                    self._beat(),
+                    self._announce(),
                     self._blocks.run(),
                 )
             ]
@@ -237,9 +242,22 @@ class WorkerServer:
             self._check_engine()
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
+    async def _beat(self) -> None:
+        # On a Cluster the registry may be on another node than the queue: its outage must not cost the leases.
+        while True:
+            beat = partial(self._registry.beat, self._status(), int(self._lease_s * 1e3))
+            await self._link.persist("beat", beat)
+            await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
+
     def _status(self) -> WorkerStatus:
         self._blocks.count(idle=self._idle.is_set())
         return self._heartbeat.status(draining=self.lifecycle.phase is not Phase.SERVING)
+
+    async def _announce(self) -> None:
+        while True:
+            await self._link.persist("announce", partial(self._registry.announce, self._card))
+            self._link.returned.clear()
+            await within(ANNOUNCE_S, self._link.returned.wait())
 
     async def _renew(self, serial: str) -> bool:
         return await self._queue.renew(self._worker_id, holding=self._leases.ids(), serial=serial)
@@ -276,7 +294,14 @@ class WorkerServer:
         """Drain, publish and leave the registry, each within a time limit, since the store may be unavailable."""
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
         await within(FLUSH_S, self._publisher.emptied())
-        await self._presence.leave(self._worker_id)
+        await within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
+
+
+async def within(limit_s: float, what: Awaitable[object]) -> None:
+    """Wait for `what`, and cancel it after `limit_s`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await what
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:

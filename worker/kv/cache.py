@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -44,14 +44,6 @@ class KVMemoryError(EngineError):
     """The pools cannot be as large as configured; the message names the setting in one line."""
 
 
-class _Runtime(Protocol):
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
-        ...
-
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-        ...
-
-
 def blocks_per_chunk(block_bytes: int) -> int:
     """Return the blocks per registration: whole pages, and up to `_CHUNK_BYTES` if possible."""
     unit = _PAGE_BYTES // math.gcd(block_bytes, _PAGE_BYTES)
@@ -62,7 +54,7 @@ def pin(pool: torch.Tensor) -> None:
     """Pin a pool [blocks, ...] for the lifetime of the tensor. Raises KVMemoryError."""
     if pool.numel() == 0:
         return
-    runtime = cast(_Runtime, torch.cuda.cudart())  # type: ignore[no-untyped-call]
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     pinned: list[int] = []
     weakref.finalize(pool, _release, runtime, pinned).atexit = False  # the driver may be unloaded at exit
     step = blocks_per_chunk(pool[0].nbytes)
@@ -73,7 +65,7 @@ def pin(pool: torch.Tensor) -> None:
         pinned.append(chunk.data_ptr())
 
 
-def _release(runtime: _Runtime, pinned: list[int]) -> None:
+def _release(runtime: Any, pinned: list[int]) -> None:  # noqa: ANN401 - the driver's untyped module
     for address in pinned:
         runtime.cudaHostUnregister(address)
 

@@ -9,16 +9,11 @@ import hashlib
 import io
 import logging
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairlane.worker.directory_lock import locked
 
@@ -85,21 +80,19 @@ def _unpack(gguf: Path, directory: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with _progress(f"Converting {gguf.name} (once)", steps=3) as advance:
+    _log.info("converting %s (once)", gguf.name)
+    with redirect_stderr(io.StringIO()):  # the libraries' progress bars
         try:
             dtype = _stored_dtype(gguf)
             tokenizer = AutoTokenizer.from_pretrained(**source)
-            advance()
             unpacked = GgufConfig(dequantize=True)  # packed weights are slow to compute with
             model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=unpacked, dtype=dtype)
-            advance()
         except OSError as error:  # transformers' error for a bad file; any other OSError is a write error
             raise ValueError(str(error)) from error
         if isinstance(eos := model.config.eos_token_id, int):  # transformers 5.17 uses bos instead
             tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
         model.save_pretrained(directory, save_original_format=False)
         tokenizer.save_pretrained(directory)
-        advance()
 
 
 def _stored_dtype(gguf: Path) -> "torch.dtype":
@@ -109,12 +102,3 @@ def _stored_dtype(gguf: Path) -> "torch.dtype":
     plain = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
     matrices = {tensor.tensor_type for tensor in GGUFReader(gguf).tensors if len(tensor.shape) > 1}
     return plain.get(matrices.pop(), torch.bfloat16) if len(matrices) == 1 else torch.bfloat16
-
-
-@contextmanager
-def _progress(what: str, *, steps: int) -> Iterator[Callable[[], None]]:
-    _log.info("%s", what)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=sys.stderr)) as progress, redirect_stderr(io.StringIO()):
-        task = progress.add_task(what, total=steps)
-        yield lambda: progress.advance(task)
