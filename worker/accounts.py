@@ -1,9 +1,7 @@
 """Each job's measured consumption: its share of the steps' time, and the KV blocks that it holds.
 
-A step's time is divided among its rows in proportion to the tokens computed. A block counts from the step in which it
-first appears in a row's table until the sequence yields it or its job ends, also while the sequence has no row. A block
-that several sequences share counts for each. Used only on the event loop, while the engine computes the next step.
-"""
+A block counts from the step in which it first appears in a row's table until the sequence yields it or its job ends. A
+block that several sequences share counts for each. Used only on the event loop."""
 
 from fairlane.scheduler.planner.steps import SeqId, StepPlan
 
@@ -40,7 +38,6 @@ class StepAccounts:
         self._jobs: dict[str, JobAccount] = {}
 
     def add(self, plan: StepPlan, took_ms: float, began_ms: float) -> None:
-        """Add a step that ran; `began_ms` is on the engine thread's clock."""
         jobs = self._jobs
         for one in plan.yields:
             if one.seq.job_id in jobs:

@@ -1,5 +1,5 @@
-"""Reports of KV block ownership, for operators: the whole map about once a second while it is watched, and the
-number of blocks per tenant with each heartbeat."""
+"""Reports of KV block ownership for operators: the whole map while it is watched, and each tenant's number of
+blocks."""
 
 import asyncio
 import logging
@@ -35,7 +35,6 @@ class BlockReports:
         self._registry = registry
         self._heartbeat = heartbeat
         self._watched = asyncio.Event()
-        # Deadline of the current watch, on the loop's clock.
         self._until_s = 0.0
         self._last: BlockMap | None = None
         self._published_s = 0.0

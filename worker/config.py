@@ -24,7 +24,6 @@ from fairlane.scheduler.protocol.settings_help import described, process_parser
 from fairlane.store import urls
 
 EngineKind = Literal["own", "vllm", "sglang", "openai"]
-# Paths of the settings that have a command-line flag.
 FLAGS = ("redis_url", "model", "data_dir", "log_level", "worker.engine", "worker.engine_url", "worker.engine_model")
 _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
 
@@ -84,7 +83,7 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def store_url(self) -> str:
-        """Return the store's URL. Raises SettingsError if none is set."""
+        """Raises SettingsError if none is set."""
         if self.redis_url is None:
             raise SettingsError("setting redis_url: a worker needs a store; set FAIRLANE_REDIS_URL")
         return self.redis_url

@@ -9,11 +9,9 @@ from pathlib import Path
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock. The system releases it when the process ends, however it ends, so none is left behind.
+    """Hold the directory's lock, which the system releases when the process ends. Raises OSError if it cannot be read.
 
-    On a file system without locks no process waits, and the same work may be done more than once. Raises OSError if the
-    directory cannot be read.
-    """
+    On a file system without locks no process waits, and the same work may be done more than once."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):

@@ -1,15 +1,7 @@
 """The only thread that touches the engine: it receives commands from the event loop and sends reports back.
 
-The loop never waits for a step, nor the engine for the loop. Commands are applied between steps. The loop reads
-reports, of applied commands and of steps, when it gets to them. Reports arrive in order.
-
-Only one thread runs Python at a time: a loop that is woken at a step's end delays the planning of the next step until
-it has published. The engine therefore wakes it when it enters a forward pass or becomes idle. The loop derives each
-job's publications from a turn while the engine computes.
-
-`WakeUpPipe` wakes the loop without releasing the interpreter lock. `call_soon_threadsafe` releases it while it writes
-to the loop's socket: the loop would take the lock and publish, and the forward pass would wait for up to 5 ms.
-"""
+Commands are applied between steps. Because only one thread runs Python at a time, the engine wakes the loop when it
+enters a forward pass or becomes idle: the loop publishes a step while the next one computes."""
 
 import asyncio
 import ctypes
@@ -37,14 +29,16 @@ _WAKE_UPS_AT_ONCE = 4096
 T = TypeVar("T")
 # Pause of the engine when none of its sequences can run, for example because all are paused.
 REST_S = 0.05
-# After this time without work the engine audits its KV blocks, once, so that a leak is found soon after the request
-# that caused it.
+# After this time without work the engine audits its KV blocks, once, so that a leak is found soon.
 IDLE_S = 0.5
 STOP_TIMEOUT_S = 10.0
 
 
 class WakeUpPipe:
-    """Wakes the event loop from any thread. `on_wake` runs on the loop, once for any number of wake-ups."""
+    """Wakes the event loop from any thread, without releasing the interpreter lock; `on_wake` runs there.
+
+    `call_soon_threadsafe` releases the lock while it writes: the loop would take it, and the forward pass would wait.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_wake: Callable[[], None]) -> None:
         self._loop = loop
@@ -98,7 +92,6 @@ class EngineThread:
         measured: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`measured` is true if the steps run on this machine, so that each job's consumption is reported."""
         self._engine = engine
         engine.on_ready = self.send  # the thread then checks again whether a step can run
         self._clock = clock
@@ -107,7 +100,7 @@ class EngineThread:
         self._unread: list[Report] = []
         self._calls: deque[Callable[[], None]] = deque()
         self._commands: list[Command] = []
-        # Functions that read something from the planner between two steps, with the futures of their results.
+        # Functions that read from the planner between two steps, with the futures of their results.
         self._queries: list[tuple[Callable[[Planner], Any], asyncio.Future[Any]]] = []
         # A report with the same `applied` reflects all of them.
         self.commands_sent = self._applied = 0
@@ -147,7 +140,7 @@ class EngineThread:
         return reply
 
     async def hand_back(self) -> list[str]:
-        """Forget every job and return their ids, after all their events have been reported to the loop."""
+        """Forget every job and return their ids, after all their events have been reported."""
         command = HandBack(self._loop.create_future())
         self.send(command)
         return await command.reply
@@ -192,8 +185,7 @@ class EngineThread:
         return self._engine.has_work and not self._held
 
     def _turn(self, commands: list[Command]) -> bool:
-        """Apply and report commands, run and report a step, audit when idle. Return false if a step found nothing to
-        run."""
+        """Apply commands, run a step, audit when idle; report each. Return false if a step found nothing to run."""
         if commands:
             changes = [change for command in commands for change in self._apply(command)]
             self._applied += len(commands)
@@ -226,7 +218,7 @@ class EngineThread:
         return bool(queries)
 
     def _audit(self) -> None:
-        """Check the KV blocks. Raises IntegrityError, which ends this worker; another one continues its jobs."""
+        # Raises IntegrityError, which ends this worker; another one continues its jobs.
         self._engine.planner.check_integrity()
         self._report(audited=True)
 
@@ -313,8 +305,7 @@ def _refuse(reply: "asyncio.Future[Any]", error: Exception) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an exception in one line, with its innermost frames first. Neither our messages nor torch's hold
-    content."""
+    """Describe an exception in one line, innermost frames first. Neither our messages nor torch's hold content."""
     frames = reversed(traceback.extract_tb(error.__traceback__)[-4:])
     places = " < ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} in {places}"

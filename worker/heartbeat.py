@@ -1,7 +1,4 @@
-"""The worker's heartbeat, with its load and recent speed, and its learned costs.
-
-A simulator of similar workers reads the costs from `/costs`, on the port of `/metrics`.
-"""
+"""The worker's heartbeat, with its load and recent speed, and its learned costs for a simulator (`/costs`)."""
 
 import math
 import time
@@ -23,7 +20,7 @@ RECENT_S = 10.0
 LEAST_S = 0.5
 # Weight of each step relative to the next, in the speeds of a heartbeat.
 STEP_FADING = 0.95
-# The same for the figures of `/costs`, which change slowly.
+# The same for the figures of `/costs`.
 COST_FADING = 0.995
 
 
@@ -35,7 +32,6 @@ class Heartbeat(EngineObserver):
         self._costs = costs
         self._clock = clock
         self._load = WorkerLoad()
-        # Blocks by tenant, as last counted.
         self.kv_blocks: dict[str, int] = {}
         self._output: dict[str, _Rate] = {}
         self._step_ms = FadingRatio(STEP_FADING)
@@ -73,8 +69,6 @@ class Heartbeat(EngineObserver):
 
 
 class _Rate:
-    """Events per second, as an exponentially fading sum over its window."""
-
     def __init__(self, now_s: float) -> None:
         self._sum, self._since_s = FadingSum(RECENT_S, since=now_s), now_s
 
@@ -114,8 +108,6 @@ class CostReport(EngineObserver):
         )
 
     def mounted_on(self, other: WSGIApplication) -> WSGIApplication:
-        """Return an application that serves `/costs` and delegates all other paths to `other`."""
-
         def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             if environ["PATH_INFO"] != "/costs":
                 return other(environ, start_response)

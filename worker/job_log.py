@@ -1,4 +1,4 @@
-"""Log lines about one job: each names the job, and in JSON also its request and trace. No content."""
+"""Log lines about one job, with its request and trace in JSON."""
 
 import logging
 from collections.abc import Iterable, Mapping

@@ -18,9 +18,7 @@ NO_CAPACITY = Capacity({}, {})
 class HeldLeases:
     """Jobs that the store assigns to this worker: from a job's `take` until the store has accepted its end.
 
-    The control stream may overtake the reply of a `take`, also for a job that is held under an older epoch. Messages
-    are therefore kept until a take has ended, and go to the engine after the leases that it returned.
-    """
+    The control stream may overtake the reply of a `take`. Messages are therefore kept until a take has ended."""
 
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
@@ -52,8 +50,7 @@ class HeldLeases:
         return fresh
 
     def received(self, message: Cancel | Grant) -> bool:
-        """Return whether the message concerns a held job. It is kept in any case, since applying it twice has no
-        effect."""
+        """True if the message concerns a held job. It is kept in any case, since applying it twice has no effect."""
         self._early.append(message)
         return message.job_id in self._epochs
 
@@ -68,11 +65,8 @@ class HeldLeases:
 class Intake:
     """The engine's free capacity, and whether asking the queue for jobs may find any.
 
-    Asking is worthwhile after a wake-up, after a take that found something, and once there is more capacity, or room
-    for more newcomers, than at the last take that found nothing. While leases are on their way to the engine, its
-    capacity is unknown. A full worker asks for jobs that running ones would yield to, once per turn, since each step
-    starts one.
-    """
+    Asking is worthwhile after a wake-up, a take that found something, or an increase of capacity since one that did
+    not. A full worker asks for jobs that running ones would yield to, once per turn, since each step starts one."""
 
     def __init__(self) -> None:
         self._capacity = NO_CAPACITY
@@ -103,10 +97,7 @@ class Intake:
         self._changed.set()
 
     def called(self) -> None:
-        """Ask soon, even without free capacity: the queue has a job for this worker and woke no other.
-
-        The take shows the queue at once whether it has to wake others.
-        """
+        """Ask soon, even without free capacity: the queue has a job for this worker and woke no other."""
         self._called = True
         self.woken()
 

@@ -1,17 +1,7 @@
-"""The phases of a worker process.
-
-                    engine lost            drain                handed back
-    ENGINE_AWAY ◄───────────────► SERVING ───────► DRAINING ───────────────► DRAINED
-                    engine back      ▲    undrain     │          undrain        │ stop
-                                     └────────────────┴─────────────────────────┤
-                                                                                ▼
-    SERVING, ENGINE_AWAY, DRAINING, REPLACED ── stop ──► LEAVING ──handed back──► LEFT
-    SERVING, ENGINE_AWAY, DRAINING, DRAINED ── external engine replaced ──► REPLACED ──handed back──► FAILED
-    any ── the engine or a task fails ──► FAILED
+"""The phases of a worker process, and the legal moves between them. Used on one event loop.
 
 Only SERVING takes jobs. ENGINE_AWAY can be drained like SERVING; an undrained worker whose engine is unreachable
-returns to it. An illegal move raises `IllegalMove` and changes nothing. Used on one event loop.
-"""
+returns to it."""
 
 import asyncio
 import logging
@@ -109,10 +99,8 @@ class Lifecycle:
             self.move(phase)
 
     def engine_replaced(self, change: str) -> None:
-        """Record that the external server no longer matches our model card.
-
-        The jobs continue elsewhere, and this process ends; a restarted one reads the server's facts again.
-        """
+        """Record that the external server no longer matches our model card; the process ends, and its jobs continue
+        elsewhere."""
         log.error("the engine was replaced: %s", change)
         self.is_engine_up = False
         if self.phase not in ENDING and self.phase is not Phase.REPLACED:

@@ -1,8 +1,6 @@
 """Publication to the store: one call per gateway at a time, in order, retried until the store has accepted it.
 
-While a call is in progress, later steps are merged into the next one. A failed call is repeated unchanged and with the
-same serial number, so that the store records it once.
-"""
+Later steps are merged into the next call. A retry has the same serial number, so that the store records it once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,8 +13,7 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
 from fairlane.worker.reports import ByGateway, token_runs
 
-# Maximum number of events kept while the store is unavailable: about a minute's on a small machine. Above it, the
-# engine pauses.
+# Maximum number of events kept while the store is unavailable: above it, the engine pauses.
 MOST_EVENTS = 32_768
 
 # Takes the gateway, publications and a serial number, which a retry repeats; returns the ids of refused jobs.

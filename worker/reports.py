@@ -1,8 +1,4 @@
-"""Reports of the engine thread to the event loop, after each batch of commands and each step.
-
-The thread creates a `Report`. On the event loop, `ReportBuilder` adds the publications for the store under each job's
-lease. Every `EngineObserver` receives each report.
-"""
+"""Reports of the engine thread to the event loop, after each batch of commands and each step."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +32,6 @@ class WorkerLoad:
     waiting: dict[str, int] = field(default_factory=dict)
     preempted: dict[str, int] = field(default_factory=dict)
     blocks_free: int = 0
-    # The free blocks that hold a cached prefix.
     blocks_cached: int = 0
     host_slots_free: int = 0
 
@@ -55,8 +50,7 @@ JobChange = Lease | Ended | Dropped
 class Report:
     """The engine's state after a batch of commands or after a step.
 
-    The engine's thread creates it; `ReportBuilder` sets the publications, `tokens` and `begun`.
-    """
+    The engine's thread creates it; `ReportBuilder` sets the publications, `tokens` and `begun`."""
 
     applied: int
     jobs: int
@@ -70,7 +64,6 @@ class Report:
     # The idle engine audited its KV blocks, and all were accounted for.
     audited: bool = False
     by_gateway: ByGateway = field(default_factory=dict)
-    # The step's tokens, by lane.
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     # Jobs whose first row under their lease was in the step, with their waiting time in milliseconds.
     begun: Mapping[str, float] = field(default_factory=dict)
@@ -103,11 +96,9 @@ def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]
 
 
 class ReportBuilder:
-    """Completes the reports in the order of the turns, and tracks the leases in the engine.
+    """Adds the publications to the reports, in the order of the turns, and tracks the leases in the engine.
 
-    A job leaves with its end, or when it is dropped. Used only on the event loop, while the engine computes the next
-    step.
-    """
+    Used only on the event loop, while the engine computes the next step."""
 
     def __init__(self, worker_id: str, accounts: StepAccounts | None = None) -> None:
         """`accounts` is None if an external engine computes, whose consumption is not measured."""
@@ -204,8 +195,7 @@ class ReportBuilder:
         )
 
     def _add_timing(self, job_id: str, events: list[Event]) -> None:
-        """Add the waiting time, the prefill time and the worker's id to the job's first token, if the events contain
-        it."""
+        # The job's first token reports its waiting time, its prefill time and the worker's id.
         for index, event in enumerate(events):
             if isinstance(event, TokenDelta):
                 waited_ms, began_ms = self._begun.pop(job_id)

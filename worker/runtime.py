@@ -43,10 +43,8 @@ CONNECTIONS = 32
 def serve(
     settings: WorkerSettings, environ: Mapping[str, str], open_engine: Callable[[WorkerSettings], OpenedEngine]
 ) -> int:
-    """Open the engine, then serve until stopped; return the exit status.
-
-    Raises SettingsError, and what `open_engine` raises.
-    """
+    """Open the engine, then serve until stopped; return the exit status. Raises SettingsError, and what `open_engine`
+    raises."""
     _check_metrics_port(settings.host, settings.worker.metrics_port)
     asyncio.run(_check_store(settings.store_url))
     opened = open_engine(settings)
@@ -98,8 +96,7 @@ def _check_metrics_port(host: str, port: int) -> None:
 
 
 async def _check_store(url: str) -> None:
-    """Raise SettingsError if the store is unusable, before the model is loaded. A store that does not answer is
-    accepted."""
+    # Before the model is loaded. A store that does not answer is accepted.
     try:
         async with asyncio.timeout(STORE_CHECK_S):
             found = await checks.faults(url, checks.WORKER_COMMANDS, timeout_s=STORE_CHECK_S)
@@ -112,7 +109,7 @@ async def _check_store(url: str) -> None:
 
 
 def _about(opened: OpenedEngine) -> WorkerStatus:
-    # Describe this worker, under an id that no earlier process had, so that it never inherits another's leases.
+    # No earlier process had this id, so the worker never inherits another's leases.
     card, sizes = opened.card, opened.engine.planner.pool_sizes
     sha256 = card_sha256(card)
     return WorkerStatus(

@@ -1,16 +1,7 @@
 """The worker's event loop: takes jobs, reads control messages, publishes tokens, renews the leases, and ends in order.
 
-Seven tasks: take, control, publish, renew the leases, heartbeat, announce the model card, publish the block map while
-it is watched. The engine steps in its own thread and gets its commands through `EngineThread`. A worker's phases are
-in `lifecycle.py`. These events end it or stop it from taking jobs:
-
-    SIGTERM, SIGINT   take no more jobs, let running ones end within `drain_s`, publish everything, return the rest,
-                      leave the registry, exit 0. A second signal exits at once.
-    Drain             the same, but the idle process stays until a signal or Undrain, which takes jobs again.
-    engine replaced   the external server no longer matches our model card: return all jobs, exit 1.
-    engine failure    publish what was computed, then exit 1 with the leases held. They expire, and the jobs continue
-                      elsewhere, counted as a loss, so that a job that breaks every engine is not retried forever.
-"""
+A drain or a signal lets running jobs end within `drain_s`, and returns the rest. After an engine failure the leases
+expire instead, so that a job that breaks every engine counts as lost and is not retried forever."""
 
 import asyncio
 import logging
@@ -40,7 +31,6 @@ log = logging.getLogger(__name__)
 # Time for the last tokens to reach the store when the worker ends, and then to leave the registry.
 FLUSH_S = 3.0
 LEAVE_S = 2.0
-# Interval at which the model card's expiry is extended.
 ANNOUNCE_S = 600.0
 HEARTBEATS_PER_LEASE = 4
 # An engine that has work but completes no step for this long is considered failed.
@@ -119,8 +109,7 @@ class WorkerServer:
                 task.cancel()
 
     async def _serve(self) -> None:
-        """Take jobs until the worker drains or its engine becomes unreachable, return the remaining jobs, and start
-        again if allowed."""
+        # Takes jobs until a drain or the loss of the engine, returns the remaining jobs, and starts again if allowed.
         lifecycle = self.lifecycle
         while True:
             await self._take()
@@ -158,9 +147,7 @@ class WorkerServer:
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """Return the leases without jobs that are too large, which are released.
 
-        `take` returns such a job only by a record without its size. It is returned once, since it may fit elsewhere;
-        the second time the planner ends it.
-        """
+        Such a job is returned once, since it may fit elsewhere; the second time the planner ends it."""
         large = self._leases.too_large(leases, capacity)
         for job in large:
             log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=log_extra(job))
@@ -171,9 +158,7 @@ class WorkerServer:
     async def _unheld(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases of jobs that are not held yet.
 
-        A store that forgot a take leases the job again under the same epoch, while tokens of the first lease may be on
-        their way to it. Such a job is released, to get another epoch.
-        """
+        A store that forgot a take leases the job again under the same epoch. It is released, to get another epoch."""
         known = self._leases.known(leases)
         if known:
             ids = [lease.job.job_id for lease in known]
@@ -291,7 +276,6 @@ class WorkerServer:
             self._failed(EngineStuck(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:
-        """Drain, publish and leave the registry, each within a time limit, since the store may be unavailable."""
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
         await within(FLUSH_S, self._publisher.emptied())
         await within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))

@@ -1,10 +1,4 @@
-"""All metrics of the worker. Labels come from closed sets; no metric holds a prompt, completion or key.
-
-`PreemptionCosts` compares the expected and the actual cost of each preemption, since the choice between swap and
-recompute depends on the expectation. A swap costs its share of the copies of the steps in which it is swapped out and
-in. A recompute costs the share of its steps' time that the cost model attributes to recomputed tokens. A sequence that
-yields more blocks while preempted costs more.
-"""
+"""All metrics of the worker. Labels come from closed sets; no metric holds a prompt, completion or key."""
 
 import logging
 import platform
@@ -80,7 +74,10 @@ class _Preemption:
 
 
 class PreemptionCosts(EngineObserver):
-    """Follows preemptions from step to step. `on_found` receives each completed one."""
+    """Compares the expected and the actual cost of each preemption; `on_found` receives each completed one.
+
+    A swap costs its share of the copies out and in. A recompute costs the share of its steps' time that the cost model
+    attributes to recomputed tokens."""
 
     def __init__(self, costs: CostModel, block_size: int, on_found: Callable[[PreemptionCost], None]) -> None:
         self._costs = costs
@@ -110,8 +107,7 @@ class PreemptionCosts(EngineObserver):
         self._leave(ended.job_id for ended in step.outcome.ended)
 
     def _yielded(self, one: Yield, copy_ms: float) -> None:
-        """Record a yield. A sequence that yielded by the other mode before starts again: one mode is compared at a
-        time."""
+        # A sequence that yielded by the other mode before starts again: one mode is compared at a time.
         preempted = self._preempted.get(one.seq)
         if preempted is None or preempted.mode != one.mode:
             preempted = self._preempted[one.seq] = _Preemption(one.mode, one.first, one.end, 0.0)
@@ -163,11 +159,8 @@ class _Makers(NamedTuple):
 
 
 class Metrics(EngineObserver):
-    """A worker's metrics, in its own registry rather than the global one.
-
-    The endpoint picker of llm-d, or of the Kubernetes Gateway API inference extension, routes by `requests_waiting`,
-    `requests_running`, `kv_usage_ratio` and `cache_config_info`.
-    """
+    """A worker's metrics. An endpoint picker of llm-d or of the Kubernetes Gateway API inference extension routes by
+    `requests_waiting`, `requests_running`, `kv_usage_ratio` and `cache_config_info`."""
 
     def __init__(self, about: WorkerStatus, *, engine: str = "own") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

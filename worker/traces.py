@@ -1,11 +1,6 @@
-"""Spans of a worker's jobs, children of the gateway's span by the job's `traceparent`. No prompt, completion or key.
+"""Spans of a worker's jobs: `prefill` from the first row to the first token, then `decode` to the end.
 
-    prefill   from the step with the job's first row to its first token, where `decode` begins
-    decode    from its first token to its end
-
-Events: `preempted` with its cause, `resumed`, `paused`. A job that leaves before its first row has no span: its wait is
-in the gateway's `queue` span. Without an OTLP endpoint no span is created.
-"""
+They are children of the gateway's span by the job's `traceparent`, and hold no prompt, completion or key."""
 
 import threading
 import time
@@ -43,7 +38,6 @@ Value = str | int | float | bool
 @dataclass(slots=True)
 class _Trail:
     lease: Lease
-    # None before the job's first row.
     span: trace.Span | None = None
     output_tokens: int = 0
     cached_tokens: int = 0

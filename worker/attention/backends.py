@@ -1,8 +1,6 @@
 """The attention backends by name, and the selection of those that agree with the reference on this machine.
 
-Some fail only where they run: at compilation, at a block size, or silently, by rows left unwritten. Each is therefore
-checked on this device, with rows like those of real steps, before it may be used.
-"""
+Some fail only where they run: at compilation, at a block size, or by rows left unwritten."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -22,7 +20,6 @@ REFERENCE = "sdpa"
 BACKENDS: dict[str, AttentionBackend] = {
     backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged())
 }
-# Fastest first.
 _SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
     CpuKernel.name: cpu.serves,
     TritonPaged.name: triton_paged.serves,
@@ -32,7 +29,6 @@ _BLOCK_SIZE = 16
 _BLOCKS = 80
 # Each row's first position and tokens: contexts of one token, contexts of many splits, and chunks within a block.
 _ROWS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
-# Query heads per key head.
 _GROUP = 2
 # Contents that earlier owners left in a row's last block: finite, but masked.
 _RUBBISH = 1e3
@@ -46,10 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def fastest_backends(shape: KVShape, device: torch.device) -> Iterator[str]:
-    """Yield the names of the backends that support these keys and values, fastest first, the reference last.
-
-    Each is checked when it is requested, so that unused backends need not be compiled.
-    """
+    """Yield the names of the backends that support this shape and pass the check, fastest first, the reference last."""
     for name, serves in _SERVES.items():
         if serves(shape, device) and _agrees(name, shape, device):
             yield name
@@ -102,7 +95,7 @@ def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, 
 
 
 def _rows() -> Iterator[Row]:
-    # Yield the rows. Their blocks are taken from the end of the pool, so that no block's number equals its index.
+    # Blocks are taken from the end of the pool, so that no block's number equals its index.
     free = list(range(_BLOCKS))
     for number, (first, tokens) in enumerate(_ROWS):
         table = tuple(free.pop() for _ in range(-(-(first + tokens) // _BLOCK_SIZE)))

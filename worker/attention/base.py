@@ -20,12 +20,10 @@ class AttentionBackend(Protocol):
     """Writes a step's keys and values into the paged cache and attends to them. Stateless; one per name.
 
     Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row attends to
-    itself. A row reads exactly the positions up to its own; other contents of a block have no weight.
-    """
+    itself. A row reads exactly the positions up to its own; other contents of a block have no weight."""
 
     name: str
-    # It may multiply values after a row's positions by zero, so these must be finite: the runner clears a block when a
-    # sequence enters it.
+    # It may multiply values after a row's positions by zero: the runner clears a block when a sequence enters it.
     reads_beyond: bool
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:

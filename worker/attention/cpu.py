@@ -1,8 +1,5 @@
-"""The CPU backend: a small C++ kernel that reads the blocks in place, compiled at first use.
-
-Torch's own attention needs the blocks gathered first, and takes two to ten times as long even then. Without a compiler
-`sdpa` is used.
-"""
+"""The CPU backend: a C++ kernel that reads the blocks in place, compiled at first use; without a compiler `sdpa` is
+used."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,6 @@
-"""The reference backend: gathers the blocks, then runs torch's scaled dot product attention. Runs wherever torch runs.
+"""The reference backend: gathers the blocks, then runs torch's scaled dot product attention.
 
-Single-token rows are gathered into padded batches of similar length; longer rows run one by one.
-"""
+Single-token rows are gathered into padded batches of similar length; longer rows run one by one."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -79,8 +78,6 @@ def _triples(numbers: list[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
-    """Return 0 where a token may attend, -inf elsewhere: [rows, 1, 1, positions] for singles, [tokens, positions] for a
-    chunk."""
     width = max(len(row.block_table) for row in piece) * cache.block_size
     own = [row.first_position + index for row in piece for index in range(len(row.token_ids))]
     hidden = torch.arange(width) > torch.tensor(own)[:, None]
@@ -89,8 +86,7 @@ def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
 
 
 def _page_view(kv: torch.Tensor) -> torch.Tensor:
-    """View one layer's memory as pages [pages, block_size, kv_heads, head_dim], interleaved with the other layers'
-    pages."""
+    """View one layer's memory as pages [pages, block_size, kv_heads, head_dim], among the other layers' pages."""
     block_size, kv_heads, head_dim = kv.shape[2:]
     page = block_size * kv_heads * head_dim
     count = (kv.shape[0] - 1) * (kv.stride(0) // page) + 2
@@ -104,7 +100,7 @@ def _write(pages: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: t
 
 
 def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    # Return the keys or values of `table` [rows, blocks]: [rows, kv_heads, positions, head_dim].
+    # [rows, kv_heads, positions, head_dim]
     found = pages.index_select(0, table.flatten())
     return found.view(table.shape[0], -1, *pages.shape[2:]).transpose(1, 2)
 
@@ -112,7 +108,7 @@ def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 def _attend_singles(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    # Attend `query` [rows, heads, head_dim]; heads that share a key head become its queries, which avoids a copy.
+    # Heads that share a key head become its queries, which avoids a copy.
     folded = query.reshape(len(query), keys.shape[1], -1, query.shape[2])
     return scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling).flatten(1, 2)
 

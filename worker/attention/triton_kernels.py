@@ -1,18 +1,7 @@
 """Triton kernels over the paged pool: write a step's keys and values, attend single tokens, attend many tokens.
 
-Offsets count elements, in 64 bits, because a pool may hold more than 2^31 of them. Within a block a layer's keys are
-one page and its values the next; only the stride between blocks depends on the number of layers.
-
-Single tokens: each context is cut into splits that are computed in parallel. One program attends the query heads of one
-key head of one row to one split, with a running maximum (online softmax, Milakov and Gimelshein 2018). A second kernel
-weights the splits by their log-sum-exp (Flash-Decoding, Dao et al. 2023). The cuts depend only on the context's length
-and the number of rows, and the order of additions is fixed, so the same batch gives the same bits. Everything that
-differs between steps is read from device memory, so that a CUDA graph may contain the launches.
-
-Many tokens at any position of a sequence: one program attends one head of up to `tile_tokens` tokens to all keys up to
-the last of them. Keys that all of them see come first, without a mask; the few tiles around the diagonal follow
-(FlashAttention-2, Dao 2023).
-"""
+Offsets count elements, in 64 bits, because a pool may hold more than 2^31 of them. The same batch gives the same bits.
+Everything that differs between steps is read from device memory, so that a CUDA graph may contain the launches."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -46,7 +35,6 @@ class Kernel(Protocol):
     def __call__(self, *arguments: object) -> tl.tensor: ...
 
 
-# Triton's decorator, typed.
 jit = cast(Callable[[Callable[..., object]], Kernel], triton.jit)
 
 
@@ -100,7 +88,6 @@ def _write(
     span: tl.constexpr,
     head_dim: tl.constexpr,
 ) -> None:
-    # One program writes one token.
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     channels = tl.arange(0, span)
@@ -126,7 +113,10 @@ def attend_singles(
     scaling: float,
     splits: int,
 ) -> None:
-    """Attend each row's token to its sequence up to itself."""
+    """Attend each row's token to its sequence up to itself.
+
+    Contexts are cut into splits that are computed in parallel with a running maximum (online softmax, Milakov and
+    Gimelshein 2018), then weighted by their log-sum-exp (Flash-Decoding, Dao et al. 2023)."""
     rows, heads, head_dim = query.shape
     block_size, kv_heads = kv.shape[2], kv.shape[3]
     tile = 32 if query.dtype == torch.float32 else 64
@@ -199,8 +189,7 @@ def _attend_split(
     block_size: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """Compute `partial` [rows, heads, splits, head_dim], and the base-2 logarithm of its `weight` [rows, heads,
-    splits]."""
+    """Compute `partial`, and the base-2 logarithm of its `weight`."""
     row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
     split = tl.program_id(1)
     context = tl.load(contexts + row)
@@ -252,7 +241,6 @@ def _merge_splits(
     head_dim: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    # One program merges one head of one row.
     line = tl.program_id(0).to(tl.int64)
     context = tl.load(contexts + line // heads)
     numbers = tl.arange(0, splits)
@@ -272,17 +260,13 @@ TILE_FIELDS = 4
 
 
 def tile_tokens(dtype: torch.dtype, head_dim: int) -> int:
-    """Return the tokens per program. Products of float32 use no tensor cores, and need the registers for their
-    operands."""
+    """Return the tokens per program. Products of float32 need the registers for their operands."""
     return 32 if dtype == torch.float32 else 64 if head_dim > 128 else 128
 
 
 def cut_tiles(rows: Sequence[Row], first_token: int, tokens: int) -> list[int]:
-    """Cut rows into tiles, longest contexts first; `first_token` is the packed index of the rows' first token.
-
-    Returns a flat list with `TILE_FIELDS` numbers per tile. A program's time grows with its context, so the long ones
-    must not come last.
-    """
+    """Cut rows into tiles as a flat list, longest contexts first, since those take longest. `first_token` is a packed
+    index."""
     starts = accumulate((len(row.token_ids) for row in rows), initial=first_token)
     tiles = [
         (start + inner, min(tokens, len(row.token_ids) - inner), row.first_position + inner, number)
@@ -304,7 +288,7 @@ def attend_tiles(
     out: torch.Tensor,  # [tokens, heads, head_dim], contiguous; the tiles' tokens are written
     scaling: float,
 ) -> None:
-    """Attend each tile's tokens to their sequence up to themselves."""
+    """Attend each tile's tokens to their sequence up to themselves (FlashAttention-2, Dao 2023)."""
     _, heads, head_dim = query.shape
     block_size, kv_heads = kv.shape[2], kv.shape[3]
     exact = query.dtype == torch.float32
@@ -353,7 +337,6 @@ def _attend_tile(
     tokens: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    # One program attends one head of one tile.
     head = tl.program_id(0)
     described = tiles + tl.program_id(1) * fields
     start, count, position = tl.load(described).to(tl.int64), tl.load(described + 1), tl.load(described + 2)

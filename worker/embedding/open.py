@@ -57,8 +57,5 @@ def _card(files: ModelFiles, parts: EmbedderParts, size: int) -> ModelCard:
 
 
 def _blocks_each(card: ModelCard, block_size: int) -> int:
-    """Return the KV blocks that the longest input would need, plus the token that the planner expects.
-
-    The planner's pool is sized so that no job waits for KV, which an embedder does not keep.
-    """
+    # The planner's pool is sized so that no job waits for KV, which an embedder does not keep.
     return -(-(card.context_length + 1) // block_size)

@@ -1,8 +1,6 @@
 """Pooling of token states into a vector, as the model's directory configures it in sentence-transformers' format.
 
-`modules.json` lists the modules: the model, a pooling, perhaps a normalisation. Vectors are always normalised to length
-1, because clients compare them by their dot product.
-"""
+Vectors are always normalised to length 1, because clients compare them by their dot product."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +28,6 @@ _KNOWN = ("Transformer", "Pooling", "Normalize")
 class EmbedderParts:
     """The parts of an embedder, as `modules.json` and its files define them."""
 
-    # Directory of the model itself.
     directory: Path
     mode: Mode
     # Maximum input in tokens, if less than the model's context is configured.
@@ -54,10 +51,8 @@ def read_parts(directory: Path) -> EmbedderParts:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: Mode) -> torch.Tensor:
-    """Pool states [rows, tokens, width] to vectors of length 1, [rows, width], under a mask [rows, tokens].
-
-    Padding is on the right.
-    """
+    """Pool states [rows, tokens, width] to vectors of length 1, [rows, width]; `mask` [rows, tokens] has padding on the
+    right."""
     states = states.float()
     if mode == "cls":
         pooled = states[:, 0]

@@ -1,8 +1,6 @@
-"""The runner for embedders: computes the vectors of each job whose last tokens are planned.
+"""The runner for embedders: computes all inputs of a job in the step that has its last tokens.
 
-The planner splits long prompts over several steps, but a vector needs all tokens of its input at once. All inputs of a
-job are therefore computed with its last part; the earlier parts only hold the job's place in the order.
-"""
+The planner may split a long prompt over several steps; the earlier parts only hold the job's place in the order."""
 
 import logging
 import time

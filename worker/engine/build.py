@@ -1,9 +1,7 @@
 """Builds our own engine (model, KV cache, planner and runner), and measures it before the first request.
 
-The first choice between swap and recompute depends on the duration of steps and copies on this machine. Every step of
-the measurement copies blocks and then computes rows, so that the copies find the CPU caches as rows leave them. It uses
-free blocks, and leaves nothing behind but their contents.
-"""
+Every step of the measurement copies blocks and then computes rows, so that the copies find the CPU caches as rows leave
+them. The result decides the first choice between swap and recompute."""
 
 import logging
 import time
@@ -25,8 +23,7 @@ from fairlane.worker.model.files import ModelFiles
 from fairlane.worker.model.interface import Model
 from fairlane.worker.model.select import load_fastest, precision
 
-# Blocks copied ahead in a step. At 16 tokens per block, this is twice what 64 decodes fill, and a fraction of what a
-# link moves.
+# Blocks copied ahead in a step: twice what 64 decodes fill at 16 tokens per block, and a fraction of what a link moves.
 COPIES_AHEAD = 8
 
 # No step of the measurement begins after this time.
@@ -42,7 +39,6 @@ _CONTEXT = 32
 # Tokens of each prefill.
 _PREFILLS = (16, 64)
 
-# Job id of the measurement's rows.
 _CALIBRATION = "calibration"
 
 _log = logging.getLogger(__name__)
@@ -55,10 +51,7 @@ def build_engine(
     costs: CostModel,
     grammars: Grammars | None,
 ) -> tuple[Engine, str]:
-    """Load, verify and measure a model; return its engine and its precision.
-
-    `costs` learns from the engine's steps. Raises ModelError or KVMemoryError, each with a one-line message.
-    """
+    """Load, verify and measure a model; return its engine and its precision. Raises ModelError or KVMemoryError."""
     model = load_fastest(files, dtype=section.dtype, device=section.device)
     cache = _make_cache(model, section)
     max_sequences, max_step_tokens = section.max_sequences, section.max_step_tokens
@@ -100,8 +93,8 @@ def planner_for(
     prefix_share: float | None = None,
     copies_ahead: int | None = None,
 ) -> Planner:
-    """Return a planner for a cache's pools. `copies_ahead` is as for Planner; None means none on a CPU, where a copy
-    delays the step."""
+    """Return a planner for a cache's pools. Without `copies_ahead` a CPU copies none, since a copy delays the step
+    there."""
     if copies_ahead is None:
         copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
     return Planner(

@@ -1,8 +1,6 @@
-"""The engine: the planner and the runner, called in turns by one thread, which waits only for the runner.
+"""The engine: the planner, which decides what each step computes, and a `StepRunner`, which computes it.
 
-The planner decides what each step computes. A `StepRunner` computes it: ours on torch (`runner.py`), or an external
-server (`worker.remote`).
-"""
+One thread calls both in turns, and waits only for the runner."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -41,9 +39,7 @@ class StepRunner(ABC):
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         """Compute the plan's tokens, as far as they are available; a row that cannot be computed fails alone.
 
-        `on_forward` is called once, when other threads may run. `look_ahead` predicts the next step's rows. Raises what
-        breaks the engine.
-        """
+        `on_forward` is called once, when other threads may run. `look_ahead` predicts the next step's rows."""
 
     def wake(self) -> None:
         """Return from `run` soon, because a command is waiting. May be called from any thread."""
@@ -57,15 +53,12 @@ class StepReport:
     plan: StepPlan
     result: StepResult
     outcome: StepOutcome
-    # The epoch of each token in `outcome`.
     epochs: tuple[int, ...] = ()
 
     @property
     def events(self) -> list[Event]:
-        """Return the events for the gateways, in order: state changes of choices, then their new tokens.
-
-        Ended jobs are in `outcome`. The events are built on demand, to keep this work off the engine's thread.
-        """
+        """Build the events for the gateways, in order: state changes of choices, then their new tokens, without ended
+        jobs."""
         logprobs, embeddings = self.result.logprobs, self.result.embeddings
         events: list[Event] = [*self.plan.events]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
@@ -116,7 +109,6 @@ class Engine:
         self.runner = runner
         # Called from any thread when a job that had to be prepared can run.
         self.on_ready: Callable[[], None] = lambda: None
-        # By job in hand.
         self.epochs: dict[str, int] = {}
         self._preparing: dict[str, _Preparing] = {}
 
@@ -141,7 +133,6 @@ class Engine:
             self._start(msgspec.structs.replace(lease, arrived_ms_ago=waited_ms), now_ms)
 
     def cancel(self, job_id: str) -> Ended | None:
-        """End a job and free its blocks; return None if it is unknown."""
         if self._preparing.pop(job_id, None) is not None:
             self._forget(job_id)
             return Ended(job_id, Outcome.CANCELLED)
@@ -167,8 +158,7 @@ class Engine:
         return self.planner.has_work or any(waiting.ready.done() for waiting in self._preparing.values())
 
     def step(self, now_ms: float, on_forward: Callable[[], None] = lambda: None) -> StepReport:
-        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as in
-        `StepRunner.run`."""
+        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step."""
         self._start_prepared(now_ms)
         plan = self.planner.plan(now_ms)
         result = self.runner.run(plan, on_forward, self.planner.look_ahead)
@@ -201,15 +191,11 @@ class OpenedEngine:
     card: ModelCard
     costs: CostModel
     max_step_tokens: int
-    # The external server, if the engine uses one.
     remote: RemotePart | None = None
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None:
-        """Watch an external engine; both callbacks run on any thread.
-
-        `on_presence` is called whenever it becomes unreachable or returns, `on_change` when another server has replaced
-        it, with the difference.
-        """
+        """Set callbacks, which run on any thread: for a server that becomes unreachable or returns, and for a replaced
+        one."""
         if self.remote is not None:
             self.remote.watch(on_presence, on_change)
 

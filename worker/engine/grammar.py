@@ -1,10 +1,7 @@
 """Constrained decoding: grammars compiled for one vocabulary, and token masks.
 
-llguidance compiles and masks, in Rust and without the interpreter lock. Grammars are compiled in threads before a job
-may run. Masks are filled as soon as the token before them is known, so that they are ready when the next logits are.
-The cost of a grammar is bounded; one that exceeds it fails only its own choice. A step waits briefly for masks. A
-choice whose mask is late skips the step, and gets its token in a later one.
-"""
+Grammars are compiled in threads before a job may run. A mask is filled as soon as the token before it is known. A
+choice whose mask is late skips the step. A grammar that exceeds its cost fails only its own choice."""
 
 import os
 import threading
@@ -30,8 +27,7 @@ from fairlane.scheduler.protocol.grammar_limits import (
 )
 from fairlane.scheduler.protocol.messages import ModelCard
 
-# Consecutive likeliest tokens that a grammar must allow. From then on it only checks the next one, until it rejects
-# one.
+# Consecutive likeliest tokens that a grammar must allow before it checks only the next one, until it rejects one.
 TRUSTED_AFTER = 4
 # Time that a step waits for masks. Rows whose masks take longer skip the step.
 PATIENCE_S = 0.02
@@ -66,7 +62,7 @@ class Constraint:
         self._allowed_likeliest = 0
 
     def append(self, token_id: int, *, was_likeliest: bool) -> None:
-        """Append a token, after its mask was taken or skipped. `was_likeliest` says whether it is the model's likeliest
+        """Append a token, after its mask was taken or skipped. `was_likeliest` is true if it is the model's likeliest
         one."""
         self._unread.append(token_id)
         self.budget.tokens += 1
@@ -77,18 +73,14 @@ class Constraint:
         return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow
 
     def allows(self, token_id: int) -> bool:
-        """Return whether a token may come next. Takes some microseconds, where a mask takes a hundred.
-
-        For an end of sequence it may return false where a mask allows it.
-        """
+        """Return whether a token may come next, in microseconds. It may be false for an end of sequence that a mask
+        allows."""
         began_s = time.thread_time()
         is_allowed = self.catch_up().validate_tokens([token_id]) == 1
         self.charge(time.thread_time() - began_s)
         return is_allowed
 
     def charge(self, took_s: float) -> None:
-        """Charge the time of the last answer. Slow constraints are counted, and their masks are filled in separate
-        threads."""
         self.is_slow = self.budget.charge(took_s)
 
     @property
@@ -111,8 +103,8 @@ class Constraint:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether it has used too much time, or its tokens violate the grammar. Do not call while a mask is
-        being filled."""
+        """True if it has used too much time, or its tokens violate the grammar. Do not call while a mask is being
+        filled."""
         return self._matcher.is_error() or self.budget.is_spent
 
     def catch_up(self) -> LLMatcher:
@@ -123,10 +115,9 @@ class Constraint:
 
 
 class _GrammarCache:
-    """Compiled grammars by tenant, bounded in bytes per tenant and in total.
+    """Compiled grammars, bounded in bytes per tenant and in total.
 
-    The least recently used are evicted: the tenant's own, or those of the tenant that holds most.
-    """
+    The least recently used are evicted: the tenant's own, or those of the tenant that holds most."""
 
     def __init__(self, most_bytes: int, most_tenant_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -159,7 +150,7 @@ class _GrammarCache:
             self._evict(tenant)
 
     def _evict(self, tenant: str) -> None:
-        """Drop a tenant's least recently used grammar. Choices that use it keep it to their end."""
+        # Choices that use the evicted grammar keep it to their end.
         own = self._compiled[tenant]
         _, (_, size_bytes) = own.popitem(last=False)
         self._bytes -= size_bytes
@@ -174,10 +165,7 @@ class Grammars:
     def __init__(
         self, card: ModelCard, *, most_bytes: int = KEPT_BYTES, most_tenant_bytes: int = KEPT_TENANT_BYTES
     ) -> None:
-        """`most_bytes` and `most_tenant_bytes` bound the cached grammars, in total and per tenant.
-
-        Raises ValueError if the tokenizer does not define the text of its tokens.
-        """
+        """Raises ValueError if the tokenizer does not define the text of its tokens."""
         self._vocab_size = card.vocab_size
         self._tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[*card.eos_token_ids])
         ends = allocate_token_bitmask(1, card.vocab_size).view(np.uint8)
@@ -198,8 +186,7 @@ class Grammars:
     def compile(self, grammar: str, tenant: str = "", compiled_bytes: int = 0) -> Future[LLMatcher]:
         """Return a grammar's matcher, which each `Constraint` copies; it is broken if compilation fails.
 
-        `compiled_bytes` is its size in memory; 0 means unknown, and counts as the maximum.
-        """
+        A size of 0 in `compiled_bytes` means unknown, and counts as the maximum."""
         found = self._cache.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)
@@ -208,7 +195,7 @@ class Grammars:
         return found
 
     def _enqueue(self, grammar: str, tenant: str) -> Future[LLMatcher]:
-        # Queue a grammar for compilation. Tenants take turns, however many grammars each has queued.
+        # Tenants take turns, however many grammars each has queued.
         compiled: Future[LLMatcher] = Future()
         with self._queued:
             self._queues.setdefault(tenant, deque()).append((grammar, compiled))

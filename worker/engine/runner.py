@@ -1,8 +1,6 @@
 """The runner: executes a step plan, and is the only place that converts lists to tensors and back.
 
-The rows of a step are packed one after another, in tensors on the model's device. If the host is idle during a forward
-pass, it packs the next step's rows, before their tokens are known.
-"""
+If the host is idle during a forward pass, it packs the next step's rows, before their tokens are known."""
 
 import logging
 import time
@@ -74,8 +72,7 @@ class Runner(StepRunner):
     def __init__(
         self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None, grammars: Grammars | None = None
     ) -> None:
-        """`looks_ahead` packs the next step during a forward pass; None means if the host is then idle. `grammars` is
-        needed for jobs that have one."""
+        """`looks_ahead` packs the next step during a forward pass; None means if the host is then idle."""
         self._model = model
         self._grammars = grammars
         self.cache = cache
@@ -89,8 +86,6 @@ class Runner(StepRunner):
         self._compiled: dict[str, Future[LLMatcher]] = {}
 
     def prepare(self, job: Job) -> Future[LLMatcher] | None:
-        """Start to compile the job's grammar; None if it has none. Raises RunnerError if this runner supports no
-        grammars."""
         if not job.grammar:
             return None
         if self._grammars is None:
@@ -99,11 +94,7 @@ class Runner(StepRunner):
         return compiled
 
     def register(self, lease: Lease) -> None:
-        """Store the job's sampling parameters and its output so far, wherever that was generated.
-
-        Its grammar must be ready, because the engine's thread never waits for a compilation. Raises RunnerError
-        otherwise.
-        """
+        """Store the job's sampling parameters and its output so far. Raises RunnerError unless its grammar is ready."""
         job, compiled = lease.job, self._compiled.pop(lease.job.job_id, None)
         if job.grammar and (compiled is None or not compiled.done()):
             raise RunnerError("a job is registered before its grammar is compiled")
@@ -130,11 +121,6 @@ class Runner(StepRunner):
     def run(
         self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, look_ahead: LookAhead = tuple
     ) -> StepResult:
-        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone.
-
-        `on_forward` is called once per forward pass, so that other threads can run during it. On a GPU the rows that
-        `look_ahead` returns are packed during the pass, in case they form the next step.
-        """
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
         rows = sorted(plan.rows, key=packing_order)
@@ -163,8 +149,7 @@ class Runner(StepRunner):
     def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
         """Compute all rows at once; if that fails, compute each alone, so that only the faulty ones fail.
 
-        Computing a row again is safe: it writes the same keys to the same slots.
-        """
+        Computing a row again is safe: it writes the same keys to the same slots."""
         if not rows:
             return _Found()
         try:
@@ -212,11 +197,7 @@ class Runner(StepRunner):
         )
 
     def _begin_masks(self, choices: Sequence[_ChoiceState]) -> None:
-        """Start to fill the masks of the choices that have a grammar, where that has not begun.
-
-        On a CPU a mask competes with the forward pass. Choices that most likely need none therefore wait for the
-        likeliest token.
-        """
+        """Start to fill missing masks. On a CPU, choices that most likely need none wait for the likeliest token."""
         if self._grammars is not None:
             asked = [one.constraint for one in choices if one.constraint is not None and not self._skips_mask(one)]
             self._grammars.begin(asked)
@@ -226,10 +207,7 @@ class Runner(StepRunner):
         return self._masks_late and choice.is_plain and constraint is not None and constraint.is_trusted
 
     def _check_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> set[int]:
-        """Check the likeliest tokens of choices without a mask, and begin a mask where one is refused.
-
-        Then wait briefly for all masks, and return the indexes of the choices whose masks are late.
-        """
+        """Check the likeliest tokens of choices without a mask; return the indexes of choices whose masks are late."""
         if self._grammars is None:
             return set()
         refused, masked = [], []

@@ -1,12 +1,7 @@
 """Sampling: draws the next token of many sequences at once.
 
-Order: biases, penalties, minimum length, grammar, temperature, min_p, top_k, top_p, draw. Filters select by value,
-never by rank, so that ties cannot make the result depend on the rest of the batch. A draw's randomness is a pure
-function of (seed, choice, output index), without a generator or a history, so that any worker can continue a job at any
-time.
-
-Penalties count the tokens of a choice; each distinct token is stored once, in arrays that grow with the output.
-"""
+Filters select by value, never by rank, so that ties cannot make the result depend on the rest of the batch. A draw is a
+pure function of (seed, choice, output index), so that any worker can continue a job at any time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -127,9 +122,7 @@ def is_plain(sampling: Sampling) -> bool:
 def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: Likeliest | None = None) -> Drawn:
     """Draw one token for each row of `logits` [rows, vocabulary]; the likeliest where there is no draw.
 
-    `known` holds the likeliest tokens, if the model has computed them. A row that holds NaN or +inf fails alone.
-    Log-probabilities are the model's own, before penalties, temperature and filters.
-    """
+    A row that holds NaN or +inf fails alone. Log-probabilities are the model's own, before penalties and filters."""
     likeliest = known or find_likeliest(logits)
     chosen: list[int] = likeliest.tokens.tolist()
     failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
@@ -183,7 +176,7 @@ def uniform(seeds: Sequence[int], choices: Sequence[int], output_indexes: Sequen
 
 
 def _splitmix64(words: Words) -> Words:
-    # Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014). Wraps around.
+    # Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014).
     words = words + _GOLDEN
     words = (words ^ (words >> np.uint64(30))) * _FIRST_MIX
     words = (words ^ (words >> np.uint64(27))) * _SECOND_MIX
@@ -244,7 +237,7 @@ def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
 
 
 def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    # Penalise all tokens of prompt and output in place (Keskar et al., CTRL).
+    # Keskar et al., CTRL.
     if draws:
         seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
         penalties = [max(draw.sampling.repetition_penalty, _LEAST_PENALTY) for draw in draws.values()]
@@ -254,7 +247,6 @@ def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -
 
 
 def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    # Penalise tokens in place for being in the output, and for each occurrence (OpenAI).
     if draws:
         counted = {row: draw.history.generated for row, draw in draws.items()}
         tokens = {row: counts.tokens for row, counts in counted.items()}
@@ -277,8 +269,7 @@ def _repeated(like: torch.Tensor, values: Sequence[float], tokens: Mapping[int, 
 def _pick(scores: torch.Tensor, draws: Sequence[TokenDraw]) -> list[int]:
     """Sample from the filtered distribution by inverse transform, in the order of token ids. Consumes `scores`.
 
-    Two levels, for speed: first the stretch of the vocabulary that contains the draw, then the token within it.
-    """
+    First the stretch of the vocabulary that contains the draw, then the token within it, which is faster."""
     weights = _weights(scores, [draw.sampling for draw in draws])
     stretches = pad(weights, (0, -weights.shape[1] % _STRETCH)).view(len(draws), -1, _STRETCH)
     upto = stretches.sum(-1).cumsum(-1, dtype=torch.float64)
@@ -292,18 +283,14 @@ def _pick(scores: torch.Tensor, draws: Sequence[TokenDraw]) -> list[int]:
 
 
 def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Return per row the first index at which `cumulative` [rows, n] exceeds `wanted` [rows], as [rows, 1].
-
-    `wanted` is kept below the total, which rounding may reach, so the token found always has weight.
-    """
+    """Return per row the first index at which `cumulative` [rows, n] exceeds `wanted` [rows], as [rows, 1]."""
     total = cumulative[:, -1]
     below = torch.minimum(wanted, total.nextafter(torch.zeros_like(total))).clamp_(min=0)
     return torch.searchsorted(cumulative, below[:, None], right=True)
 
 
 def _weights(scores: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Convert scores in place to unnormalised probabilities [rows, vocabulary]: the likeliest is 1, filtered tokens are
-    0."""
+    """Convert scores in place to weights [rows, vocabulary]: 1 for the likeliest, 0 for filtered tokens."""
     temperature = _column(scores, [max(s.temperature, _COLDEST) for s in samplings])[:, None]
     weights = scores.sub_(scores.amax(-1, keepdim=True)).div_(temperature).exp_()
     if any(s.min_p > 0 for s in samplings):

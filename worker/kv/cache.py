@@ -1,13 +1,7 @@
-"""The paged KV cache: one block-first pool on the device, and one of the same blocks in host memory.
+"""The paged KV cache: a pool of blocks on the device, and one of the same blocks in host memory.
 
 `pool[block, layer, key or value, slot, kv_head, channel]`: a block is contiguous over all layers, so a swap is a few
-large copies. Blocks and host slots are counted from 0. The pool's last block has no owner, stays zero, and pads block
-tables.
-
-On a GPU the host pool is pinned (page-locked), so that copies need no processor. `pin_memory` is not used, because it
-allocates a second pool and rounds its size up to a power of two. Instead the pool is registered with the driver in
-place, in chunks of whole blocks, since a driver may refuse one very large registration. No copy may cross chunks.
-"""
+large copies. The pool's last block has no owner, stays zero, and pads block tables."""
 
 import math
 import mmap
@@ -30,8 +24,7 @@ from fairlane.worker.kv.row_layout import BlockTables, RowLayout, upload
 _CHUNK_BYTES = 2**30
 # A registration covers whole pages; two must not share one.
 _PAGE_BYTES = 4096
-# Share of the free memory for a device pool without a configured size. On a CPU the host pool uses the same memory; on
-# a GPU the rest is for activations.
+# Share of the free memory for a device pool without a configured size; the rest is for the host pool or activations.
 _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
 _HOST_SHARE = 0.15
 # Python's anonymous memory is shared by default, and shared memory has no huge pages.
@@ -51,7 +44,9 @@ def blocks_per_chunk(block_bytes: int) -> int:
 
 
 def pin(pool: torch.Tensor) -> None:
-    """Pin a pool [blocks, ...] for the lifetime of the tensor. Raises KVMemoryError."""
+    """Pin a pool [blocks, ...] for the lifetime of the tensor. Raises KVMemoryError.
+
+    `pin_memory` would allocate a second pool. The driver may refuse one very large registration, hence the chunks."""
     if pool.numel() == 0:
         return
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -101,9 +96,7 @@ def size_pools(
 ) -> PoolSizes:
     """Return the number of blocks of both pools, from the configured sizes or, where None, from the free memory.
 
-    `most_blocks` is what all sequences together can use, and bounds a pool sized from free memory. Raises KVMemoryError
-    if a configured size is not free or holds no block.
-    """
+    `most_blocks` bounds a pool sized from free memory. Raises KVMemoryError if a configured size is not free."""
     free_device, free_host = free_bytes(device)
     blocks = _blocks("kv_memory", kv_bytes, free_device, block_bytes, _DEVICE_SHARE[device.type], most_blocks)
     if device.type == "cpu":
@@ -181,8 +174,7 @@ class KVCache:
         return upload(torch.from_numpy(self.row_layout(rows).tokens[2]), self.device)
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Return the key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest],
-        int64."""
+        """Return the key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest]."""
         layout = self.row_layout(rows)
         widths = layout.widths
         table = np.full((len(rows), widths.max()), self.blocks, dtype=np.int64)
@@ -192,9 +184,7 @@ class KVCache:
     def clear_entered(self, rows: Iterable[Row]) -> None:
         """Zero the blocks that these rows are the first of their sequence to write.
 
-        An earlier owner's contents are masked, but masking a NaN yields a NaN: without this, one broken request would
-        spoil the next owner of its blocks.
-        """
+        An earlier owner's contents are masked, but a masked NaN is still NaN, and would fail the new owner."""
         entered = [block for row in rows for block in row.block_table[-(-row.first_position // self.block_size) :]]
         if entered:
             self.pool.index_fill_(0, upload(torch.tensor(entered, dtype=torch.int64), self.device), 0.0)
@@ -205,8 +195,7 @@ class KVCache:
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return zeros; on a CPU from anonymous memory, which costs nothing before it is used, since a pool holds
-    gigabytes."""
+    """Return zeros; on a CPU from anonymous memory, which takes no physical memory before it is used."""
     count = math.prod(size)
     if device.type != "cpu" or count == 0:
         return torch.zeros(size, dtype=dtype, device=device)

@@ -19,10 +19,9 @@ _SPARE_WIDTH = 16
 class RowLayout:
     """Packed rows as arrays, one after another.
 
-    `tokens` [3, tokens]: each token's id, its position, and the line of a layer's memory for its key. By row: `starts`,
-    its first token; `counts`, its tokens; `firsts`, the first one's position. `ends`: the last tokens of the rows that
-    sample. `longest`: one more than the highest position.
-    """
+    `tokens` [3, tokens]: each token's id, position, and line of a layer's memory. By row: `starts`, `counts`, `firsts`
+    (the first position). `ends`: the last tokens of the rows that sample. `longest`: one more than the highest
+    position."""
 
     def __init__(self, rows: Sequence[Row], block_size: int, block_lines: int) -> None:
         """`block_lines` is the number of lines from one block's first line to the next block's."""
@@ -65,9 +64,7 @@ class RowLayout:
 class BlockTables:
     """The block tables of running sequences, each in a line of one array.
 
-    A step writes only the tables that changed; a decode's changes once per block. A returned value is valid until the
-    next call.
-    """
+    A step writes only the tables that changed. A returned value is valid until the next call."""
 
     def __init__(self) -> None:
         # Each sequence's offset in `flat`, and the table written there.
@@ -118,10 +115,8 @@ class BlockTables:
 
 
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the numbers on the device; on a CPU the tensor itself.
-
-    It copies from pinned memory, because a copy from pageable memory may wait for all queued GPU work.
-    """
+    """Return the numbers on the device; on a CPU the tensor itself. A copy from pageable memory may wait for queued GPU
+    work."""
     if device.type == "cpu":
         return numbers
     if device.type != "cuda" or numbers.numel() == 0:

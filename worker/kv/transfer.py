@@ -33,10 +33,8 @@ class CopyRun(NamedTuple):
 def merge_runs(
     copies: Iterable[Copy], *, source_chunk: int = _ANYWHERE, target_chunk: int = _ANYWHERE
 ) -> list[CopyRun]:
-    """Merge copies into few runs, none of which crosses a multiple of a chunk on that side.
-
-    The order of copies in one direction does not matter: no block appears twice.
-    """
+    """Merge copies, whose order does not matter, into few runs, none of which crosses a multiple of a chunk on that
+    side."""
     runs: list[CopyRun] = []
     for source, target in sorted(copies):
         last = runs[-1] if runs else None
@@ -69,10 +67,7 @@ def transfer_for(cache: KVCache) -> Transfer:
 
 
 class HostTransfer:
-    """Copies within host memory, by the calling thread; done when `start` returns.
-
-    Torch would split each copy over its threads and wait for all, even while another process occupies a core.
-    """
+    """Copies within host memory, by the calling thread: torch's would wait for threads on cores that may be busy."""
 
     def __init__(self, cache: KVCache) -> None:
         self._pool, self._host_pool = _lines(cache.pool), _lines(cache.host_pool)
@@ -96,8 +91,7 @@ class CudaTransfer:
         in:                           └ blocks from the host ┘
 
     Outgoing blocks are first gathered into a staging area, at the speed of device memory, so that step k may overwrite
-    them at once. The copy to the host takes a hundred times as long, and delays only other swaps.
-    """
+    them at once. The copy to the host takes a hundred times as long, and delays only other swaps."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
@@ -124,7 +118,6 @@ class CudaTransfer:
         self._ended = compute.record_event(_timed_event())
 
     def finish_ms(self) -> float:
-        # See `Transfer.finish_ms`. The time is known once the step's own results are, which come later.
         if self._began is None or self._ended is None or not self._ended.query():  # type: ignore[no-untyped-call]
             return 0.0
         return float(self._began.elapsed_time(self._ended))
@@ -163,7 +156,7 @@ def _pieces(copies: Sequence[Copy], most: int) -> Iterator[Sequence[Copy]]:
 
 
 def _words(blocks: torch.Tensor) -> torch.Tensor:
-    # View blocks as lines of 8-byte words, which copy faster than single numbers: [blocks, words].
+    # Words of 8 bytes copy faster than single numbers.
     return blocks.flatten(1).view(torch.int64)
 
 

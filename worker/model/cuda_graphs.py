@@ -1,9 +1,7 @@
 """Decode steps as CUDA graphs: a step of only single-token rows is one launch for the whole forward pass.
 
-A graph repeats the captured kernels on the same memory. Graphs are therefore captured for a few numbers of rows
-(buckets), and read their inputs from fixed tensors. Rows that pad a bucket have no context and write nowhere. A step
-that fits no bucket runs without graphs.
-"""
+Graphs are captured for a few numbers of rows (buckets), and read their inputs from fixed tensors. Rows that pad a
+bucket have no context and write nowhere."""
 
 import logging
 import time
@@ -23,8 +21,7 @@ Replay = Callable[[], Output]
 Capture = Callable[[Replay], Replay]
 
 _SMALLEST = (1, 2, 4)
-# Pairs of a maximum number of rows and the distance of buckets up to it. A padding row costs as much as a real one,
-# except for attention.
+# Pairs of a maximum number of rows and the distance of buckets up to it.
 _STEPS = ((64, 8), (256, 16), (1024, 64))
 _WARM_UPS = 2
 
@@ -72,8 +69,7 @@ class DecodeGraphs:
 
 
 def with_graphs(model: Model, cache: KVCache, max_sequences: int) -> Model:
-    """Return the model with its decode steps captured on this cache, or unchanged if that fails; the log gives the
-    reason."""
+    """Return the model with its decode steps captured on this cache, or unchanged, with a warning, if that fails."""
     if cache.device.type != "cuda" or model.backend != TritonPaged.name:
         return model
     began = time.perf_counter()
@@ -119,8 +115,6 @@ def _is_decode(packed: Packed) -> bool:
 
 
 class _Inputs:
-    """The input tensors of all graphs; each graph reads their first rows."""
-
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
         self._token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)

@@ -1,12 +1,7 @@
-"""Model files: resolves a model's name in the settings to a directory that transformers loads, a card and a
-fingerprint.
+"""Model files: resolves a model's name in the settings to a directory, a card and a fingerprint.
 
-The fingerprint identifies what a model computes: two workers that share one may continue each other's jobs. It covers
-the weights, the configuration (including its quantisation, without fields that do not affect the model), and the
-compute type. Weights of up to WHOLE_BYTES are hashed completely. For larger ones every tensor's name, type and shape
-are hashed, with samples of its beginning, middle and end: training changes every tensor throughout, so only an edit of
-a few rows between the samples can go unnoticed. Both take less time than loading, and run alongside it.
-"""
+Two workers whose models have the same fingerprint may continue each other's jobs. It covers weights, configuration and
+compute type. Of large weights only samples are hashed: training changes every tensor throughout."""
 
 import hashlib
 import importlib.metadata
@@ -61,9 +56,7 @@ _log = logging.getLogger(__name__)
 class ModelFiles:
     """A model's files on this machine."""
 
-    # The name that clients use.
     name: str
-    # A directory that transformers loads.
     directory: Path
 
 
@@ -99,9 +92,7 @@ def is_embedder(directory: Path) -> bool:
 def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> ModelFiles:
     """Return the files of a model: the default, a directory, a GGUF file or a hub id. Raises ModelError.
 
-    Only conversions are written under `models_dir`. Any number of processes may start at once. Without weights, a hub's
-    safetensors are not downloaded; the rest suffices for a card.
-    """
+    Any number of processes may start at once. Without weights, a hub's safetensors are not downloaded."""
     check_name(setting)
     name, path = served_name(setting), Path(setting).expanduser()
     if setting == DEFAULT_MODEL and not path.exists():
@@ -120,10 +111,8 @@ def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> Mod
 
 
 def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
-    """Return everything that a gateway needs of the model; the same on every machine with these files.
-
-    With `draws` the card includes the sampling parameters from the model's files. Raises ModelError.
-    """
+    """Return everything that a gateway needs of the model, with the files' sampling parameters if `draws`. Raises
+    ModelError."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     with reading(files.name):
@@ -172,8 +161,6 @@ def _chat_template(found: object) -> str | None:
 
 
 def _response_template(directory: Path) -> str | UnsetType:
-    """Return the model's template for parsing its answers, if its files have one; older transformers versions ignore
-    it."""
     file = directory / "tokenizer_config.json"
     found = _read_json(file).get("response_template") if file.is_file() else None
     return json.dumps(found, sort_keys=True, ensure_ascii=False) if isinstance(found, dict) else UNSET
@@ -182,9 +169,7 @@ def _response_template(directory: Path) -> str | UnsetType:
 def _drawn(files: ModelFiles) -> dict[str, int | float]:
     """Return the sampling parameters from the model's files, ignoring transformers' own `do_sample`, as vLLM does.
 
-    The file is read directly, because a `GenerationConfig` adds defaults that no author chose. Values that no request
-    could set are omitted with a warning, since they must not prevent the model from being served.
-    """
+    A `GenerationConfig` would add defaults that no author chose. Values that no request could set are omitted."""
     file, usual = files.directory / _GENERATION, Sampling()
     with reading(files.name):
         stated = _read_json(file) if file.is_file() else {}
@@ -304,10 +289,8 @@ def _samples(stream: BinaryIO, file: Path) -> Iterator[bytes]:
 
 
 def _tensor_samples(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the header, which lists the tensors, and three samples of each tensor.
-
-    The format is 8 bytes of length, JSON, then the tensors.
-    """
+    # Safetensors: 8 bytes of length, a JSON header, then the tensors. Yields the header and three samples of each
+    # tensor.
     (length,) = struct.unpack("<Q", stream.read(8))
     if length > _MOST_HEADER_BYTES:
         raise ValueError("its header is longer than any safetensors header")

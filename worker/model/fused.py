@@ -1,13 +1,7 @@
 """The fused model: a decoder of the Llama family in a dozen operators per layer, instead of transformers' modules.
 
-It computes the same sums in fewer calls: queries, keys and values are one product, gate and up another, weights are
-packed for the processor, and only rows that sample leave the last layer. The family is recognised by its model type.
-The structure of the layers is checked here, their results by `worker.model.select`.
-
-On a CPU `torch.nn.functional.linear` rearranges a weight each time it is used. oneDNN keeps it packed: half the time of
-a single token's product in bfloat16, and half the time of any product in float32 if MKL does not know the processor.
-These operators of torch are private, made for its own compiler, so they are tried before they are used.
-"""
+Queries, keys and values are one product, gate and up another, and only rows that sample leave the last layer. On a CPU
+oneDNN keeps weights packed, which halves the time of small products; its private operators are tried before use."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -133,7 +127,7 @@ class _StepInputs:
 
 
 class FusedModel:
-    """See `Model`. Keys and values are stored in the cache that `forward` receives."""
+    """See `Model`."""
 
     def __init__(
         self, name: str, weights: FusedWeights, shape: KVShape, *, context_length: int, backend: str = "sdpa"
@@ -216,10 +210,7 @@ class RawWeights:
 
 
 def take_weights(causal_lm: "PreTrainedModel") -> FusedWeights:
-    """Return the fused and packed weights; the rotary module and all weights that are not packed are the model's own.
-
-    Raises NotLlamaError.
-    """
+    """Return the fused and packed weights. Raises NotLlamaError."""
     raw = RawWeights(causal_lm)
     return FusedWeights(
         embedding=_own(raw.embedding),
@@ -245,7 +236,7 @@ def _laid_out(raw: FusedLayer[Projection]) -> FusedLayer[Linear]:
 
 
 def _own(weight: torch.Tensor) -> torch.Tensor:
-    """Copy the weight if products have packed copies: it would keep the model's whole file in memory otherwise."""
+    # If products have packed copies, a copy: a view would keep the model's whole file in memory.
     return weight.clone() if is_packed(weight) else weight
 
 

@@ -1,9 +1,7 @@
-"""Converts a GGUF file, once, into the safetensors directory that transformers loads; later starts only read that.
+"""Converts a GGUF file, once, into the safetensors directory that transformers loads.
 
-Block-quantised weights are stored as bfloat16. The same numbers serve bfloat16 directly and float32 by exact widening,
-so both run one model in half the space of float32. The rounding (2^-9) is far below the step of the quantisation. Files
-that hold plain floats keep their own type.
-"""
+Block-quantised weights are stored as bfloat16, whose rounding (2^-9) is far below the step of the quantisation. Files
+that hold plain floats keep their own type."""
 
 import hashlib
 import io
@@ -31,9 +29,7 @@ _log = logging.getLogger(__name__)
 def convert(gguf: Path, models_dir: Path) -> Path:
     """Return the directory under `models_dir` with the safetensors form of `gguf`; convert it if it does not exist.
 
-    The directory appears complete, by one rename. Raises OSError if it cannot be written, and whatever transformers
-    raises on a bad file.
-    """
+    The directory appears complete, by one rename. Raises OSError, and whatever transformers raises on a bad file."""
     target = models_dir / f"{gguf.stem}-{_digest(gguf)}"
     if target.is_dir():
         return target.resolve()
@@ -59,8 +55,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _digest(file: Path) -> str:
-    """Return a digest of the size and of samples throughout: another fine-tune has the same size, but not the same
-    bytes."""
+    # Samples throughout: another fine-tune has the same size.
     size = file.stat().st_size
     digest = hashlib.sha256(f"{_CONVERSION} {size}".encode())
     with file.open("rb") as stream:

@@ -1,8 +1,4 @@
-"""The Llama family in one call of compiled code per step: neither Python nor torch runs between its operators.
-
-It computes the same sums as `worker.model.fused`, on weights laid out for the compiled products (see `product.h`). The
-table of rotations grows with the positions that occur.
-"""
+"""The Llama family in one call of compiled code per step: neither Python nor torch runs between its operators."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,11 +25,7 @@ _ROUNDED_AT_ONCE = 4_096
 
 
 class NativeModel:
-    """See `Model`. Keys and values are stored in the cache that `forward` receives.
-
-    With `int8` the weights are rounded to 8 bits; keys and values stay bfloat16. Raises NotLlamaError for a model of
-    another kind.
-    """
+    """See `Model`. With `int8` the weights are rounded to 8 bits. Raises NotLlamaError for a model of another kind."""
 
     backend = "cpu"
 
@@ -57,7 +49,7 @@ class NativeModel:
         self._rotations = _Rotations(causal_lm.model.rotary_emb)
         self._weights = _NativeWeights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
         self.vocab_size = self._weights.vocabulary
-        # The last step's logits. The next step reuses their memory: the system takes milliseconds to reclaim megabytes.
+        # The next step reuses the logits' memory: the system takes milliseconds to reclaim megabytes.
         self._logits = torch.empty((0, self.vocab_size))
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
@@ -89,8 +81,7 @@ class _Rotations:
         self._table = self._computed(_FIRST_POSITIONS)
 
     def upto(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the table with at least this many positions, even above the model's context, since the kernel does not
-        check."""
+        """Return a table with at least this many positions, since the kernel does not check."""
         known = len(self._table[0])
         if known < positions:
             self._table = self._computed(max(positions, 2 * known))
@@ -180,11 +171,9 @@ class Arena:
 
 
 def tiled(weight: torch.Tensor) -> torch.Tensor:
-    """Tile [outputs, inputs] by outputs, padded with zeros; a view if nothing is padded.
+    """Tile [outputs, inputs] by outputs, padded with zeros, as [tiles, inputs, 32] for float32.
 
-    The result is [tiles, inputs, 32] for float32. Inputs of bfloat16 and uint8 are grouped by two and by four: [tiles,
-    inputs / 2 or 4, 32] as int32.
-    """
+    Inputs of bfloat16 and uint8 are grouped by two and by four: [tiles, inputs / 2 or 4, 32] as int32."""
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
     whole = pad(weight, (0, -inputs % together, 0, -outputs % TILE_OUTPUTS)).contiguous()

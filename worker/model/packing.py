@@ -36,7 +36,6 @@ class Packer:
         self._ready: tuple[list[tuple[object, ...]], Packed] | None = None
 
     def pack_ahead(self, rows: Sequence[Row]) -> None:
-        """Pack rows of one token each ahead for the next `pack`, which inserts their tokens."""
         ordered = sorted(rows, key=packing_order)
         self._ready = ([*map(_layout_key, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
 

@@ -1,7 +1,4 @@
-"""The reference: a transformers model with our attention.
-
-Models that the paged attention cannot serve exactly are refused at load, with the reason.
-"""
+"""The reference: a transformers model with our attention. Models that it cannot serve exactly are refused at load."""
 
 import logging
 import time
@@ -89,8 +86,7 @@ def _rope_types(config: "PreTrainedConfig") -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _LayerInputs:
-    """One attention module's inputs in a step, which are attached to the module."""
-
+    # Attached to each attention module for a step.
     kv: torch.Tensor  # [blocks, 2, block_size, kv_heads, head_dim]
     metadata: Metadata
 
@@ -103,7 +99,7 @@ class _AttentionModule(Protocol):
 
 
 class TransformersModel:
-    """The reference: transformers' modules. Keys and values are stored in the cache that `forward` receives."""
+    """The reference: transformers' modules."""
 
     backend = REFERENCE
 
@@ -222,7 +218,6 @@ def _attend(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Implement transformers' attention interface: return [1, tokens, heads, head_dim], and no weights."""
     layer = module.fairlane_layer
     _refuse_unserved(others)
     queries, keys, values = (packed[0].transpose(0, 1) for packed in (query, key, value))
@@ -232,7 +227,7 @@ def _attend(
 
 
 def _refuse_unserved(others: dict[str, object]) -> None:
-    # Raise ModelError for an unsupported argument. `check_supported` accepts a window that is never exceeded.
+    # `check_supported` accepts a window that is never exceeded.
     for argument in _UNSERVED.keys() & others.keys():
         if others[argument] is not None and argument != "sliding_window":
             raise ModelError(f"{_UNSERVED[argument]} is not supported")

@@ -1,13 +1,7 @@
 """Selects the implementation of a model: the fastest that computes what transformers' modules compute.
 
-Two checks compare logits, since a static check would cover only the kinds of attention that exist today:
-
-    `prove`               the reference with our attention against transformers' own; on failure nothing is served
-    `logit_disagreement`  a faster implementation against the reference: every logit of two sequences, packed, in chunks
-                          and token by token; on failure the next slower one is tried
-
-In order of speed: the native model (C++, on CPUs), the fused model, the reference.
-"""
+In order of speed: native (C++, on CPUs), fused, the reference. `prove` compares the reference's logits with those of
+transformers' own attention, `logit_disagreement` a faster implementation's with the reference's."""
 
 import ctypes
 import gc
@@ -48,8 +42,7 @@ _log = logging.getLogger(__name__)
 def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
     """Load and check the reference, then a faster implementation, and keep only the one to use. Raises ModelError.
 
-    The `dtype` int8 means bfloat16 with 8-bit weights where those are faster, and auto elsewhere.
-    """
+    The `dtype` int8 means bfloat16 with 8-bit weights where those are faster, and auto elsewhere."""
     int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
     if dtype == "int8":
         dtype = "bfloat16" if int8 else "auto"
@@ -93,9 +86,7 @@ def build_native(
 ) -> NativeModel | None:
     """Build the native model; return None if it is not the fastest or does not agree, and log the reason.
 
-    `expected` is the reference's `every_logit`. `release` takes the weights from the reference, so that only one copy
-    is in memory. `int8` rounds them to 8 bits.
-    """
+    `release` takes the weights from the reference, so that only one copy is in memory."""
     if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
         return None
     try:
@@ -120,8 +111,7 @@ def build_native(
 
 @torch.inference_mode()
 def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] | None = None) -> FusedModel | None:
-    """Build the fused model on the fastest attention with which it agrees; if there is none, return None and log the
-    reason."""
+    """Build the fused model on the fastest attention with which it agrees; return None, with a warning, without one."""
     reasons: list[str] = []
     try:
         expected = expected or every_logit(reference)
@@ -171,10 +161,7 @@ def every_logit(model: Model) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def logit_disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float | None = None) -> str | None:
-    """Describe how an implementation's logits differ from the reference's by more than rounding; None if they agree.
-
-    `limit` replaces the rounding limit of the type, for an implementation that rounds more.
-    """
+    """Describe how an implementation's logits differ from the reference's by more than `limit`; None if they agree."""
     limit = limit or _TOLERANCE.get(fast.shape.dtype, _COARSE_TOLERANCE)
     for found, expected in zip(_logits(fast), logits, strict=True):
         error = float((found - expected).abs().max() / expected.abs().max())
@@ -206,10 +193,7 @@ def _row(name: str, tokens: list[int], start: int, end: int, table: tuple[int, .
 
 
 def _return_memory() -> None:
-    """Return the reference's memory to the system, which the KV pool may need.
-
-    Transformers' modules form reference cycles, glibc keeps freed memory, and torch keeps a GPU's.
-    """
+    # Transformers' modules form reference cycles, glibc keeps freed memory, and torch keeps a GPU's.
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -1,9 +1,7 @@
 """The compiled kernels: builds them once per processor, loads them, and declares their signatures.
 
-The structures mirror those of the headers. `torch.utils.cpp_extension.load` is not used, because it needs ninja, and a
-process that is killed while it compiles leaves a lock behind that blocks all later ones. Here a finished library
-appears under its name by one rename.
-"""
+`torch.utils.cpp_extension.load` is not used: it needs ninja, and a process that is killed while it compiles leaves a
+lock behind that blocks all later ones."""
 
 import ctypes
 import hashlib
@@ -156,9 +154,7 @@ def has_int8() -> bool:
 def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
     """Return whether the compiled products are faster here than any of torch's.
 
-    They are if the processor multiplies 512 bits at once, for bfloat16 weights also in bfloat16, and has no matrix
-    unit, which only oneDNN uses.
-    """
+    They are if the processor has 512-bit products of this type, and no matrix unit, which only oneDNN uses."""
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     needed = {torch.float32: ("avx512_f",), torch.bfloat16: ("avx512_f", "avx512_bf16")}.get(dtype)
     if device.type != "cpu" or head_dim not in HEAD_DIMS or needed is None or not all(map(found.get, needed)):

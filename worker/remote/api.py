@@ -76,10 +76,7 @@ class Facts(NamedTuple):
     resumes_grammars: bool = False
 
     def change(self, now: "Facts") -> str:
-        """Describe how the server has changed; empty if no change affects its worker.
-
-        The number of blocks may differ a little between starts.
-        """
+        """Describe how the server has changed; empty if no change affects its worker."""
         for name, before in self._asdict().items():
             after = getattr(now, name)
             is_less = name == "blocks" and after < before * KEPT_BLOCKS
@@ -115,7 +112,6 @@ class Api(Protocol):
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         """Yield tokens as they arrive; closing the iterator ends the request there.
 
-        Raises EngineUnavailable, Refused, ProtocolViolation.
-        """
+        Raises EngineUnavailable, Refused, ProtocolViolation."""
 
     async def close(self) -> None: ...

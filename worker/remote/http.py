@@ -81,7 +81,7 @@ class Http:
             raise EngineError(f"engine_url: no {self._kind}: {path} does not have {self._kind}'s format") from None
 
     async def find(self, path: str, kind: type[Answer]) -> Answer | None:
-        """Return a JSON document that not every version or product provides; None if it is missing or has another
+        """Return a JSON document that not every version or product provides; None if it is missing or in another
         format."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
@@ -124,9 +124,7 @@ class Http:
     ) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply, as `read` decodes them; raises what `events` raises.
 
-        A reply that is closed early is also aborted by a post to `abort`'s path, since a proxy may not forward the
-        closing of the stream at once.
-        """
+        A reply that is closed early is also aborted by a post, since a proxy may not forward the closing at once."""
         is_over = False
         try:
             async with aclosing(self.events(path, body)) as lines:
@@ -140,10 +138,8 @@ class Http:
             raise
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-        """Yield the data of the reply's server-sent events until `[DONE]`.
-
-        Raises Refused or ProtocolViolation, or EngineUnavailable if the stream cannot be opened or ends early.
-        """
+        """Yield the data of the server-sent events until `[DONE]`. Raises Refused, ProtocolViolation,
+        EngineUnavailable."""
         try:
             async with self._client.stream("POST", path, json=body) as answer:
                 if answer.status_code in REFUSED:

@@ -1,9 +1,7 @@
-"""Converts a job's grammar to a single text in llguidance's dialect of Lark, as vLLM's `structured_outputs.grammar`
-takes.
+"""Converts a job's grammar to a single text in llguidance's dialect of Lark, as vLLM takes it.
 
-Jobs carry llguidance's own input: such a text, or a JSON list of grammars of which the first may refer to the others
-(`@name`). llguidance's docs/syntax.md describes how a text embeds JSON schemas (`%json`) and grammars (`%lark`).
-"""
+Jobs carry such a text, or a JSON list of grammars of which the first may refer to the others (`@name`). See
+llguidance's docs/syntax.md for `%json` and `%lark`."""
 
 import msgspec
 

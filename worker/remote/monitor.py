@@ -1,8 +1,4 @@
-"""Checks whether a server is up, and still the one of its worker's model card.
-
-The server's facts are checked while it is idle, and before it is used again after an error, because after a restart it
-may serve something else.
-"""
+"""Checks whether a server is up, and still matches its worker's model card, while it is idle and after an error."""
 
 import asyncio
 import logging

@@ -1,14 +1,7 @@
 """Any server with OpenAI's `/v1/completions`: llama.cpp, Text Generation Inference, Ollama, a cloud service.
 
-Its abilities are probed with requests for one token, when it is opened and whenever it comes back:
-
-    prompts     token ids if it takes them and counts them correctly, else text
-    tokens      `token_ids` in its chunks, with vLLM's `return_token_ids`; else its text is tokenised here
-    sampling    OpenAI's parameters, and those of the products that identify themselves in `/v1/models`
-
-Two sources of ids in llama.cpp (2026-10) are not used: the ids in `logprobs`, and `tokens` of its own endpoint. For a
-character of several tokens they contain only the last one.
-"""
+Its abilities are probed with requests for one token. llama.cpp's ids in `logprobs`, and `tokens` of its own endpoint,
+are not used: for a character of several tokens they contain only the last one (2026-10)."""
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence

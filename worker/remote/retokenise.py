@@ -1,8 +1,6 @@
 """Tokenises the text of a server that reports no token ids, and converts prompts to text for one that takes no ids.
 
-Requests are charged for these tokens, and resume from them. They spell the received text; the server may have sampled
-other tokens with the same spelling, and a token without text is lost.
-"""
+The tokens spell the received text; the server may have sampled other tokens with the same spelling."""
 
 from collections.abc import Sequence
 
@@ -34,11 +32,9 @@ class Retokeniser:
         return text
 
     def prompt(self, token_ids: Sequence[int], *, server_adds_mark: bool) -> str:
-        """Return the text of these tokens. `server_adds_mark` says whether the server adds the beginning-of-text token.
+        """Return the text of these tokens. `server_adds_mark` is true if the server adds the beginning-of-text token.
 
-        Raises Refused if the text would be read with other control tokens. If a user's text contains the name of one, a
-        server that takes only text cannot distinguish it from the token.
-        """
+        Raises Refused if the text would be read with other control tokens."""
         ids = [*token_ids]
         if server_adds_mark and ids[:1] == [self._bos]:
             del ids[0]

@@ -1,11 +1,7 @@
-"""The runner of an external engine: a sequence that the planner gives a row has a stream at the server, and no other
-does.
+"""The runner of an external engine: a sequence that the planner gives a row has a stream at the server, no other does.
 
-A row that computes part of a prompt without a token is complete at once. The server computes whole prompts, and gets
-one when the planner has room for its last part, so that lower lanes' prompts reach it at the planner's pace. A row
-whose token has not arrived is pending, and planned again. The server's own steps are not visible; their duration is
-derived from the tokens' arrival times where possible.
-"""
+The server gets a whole prompt when the planner has room for its last part. A row whose token has not arrived is
+pending, and planned again. The duration of the server's steps is derived from the tokens' arrival times."""
 
 import hashlib
 import hmac
@@ -91,8 +87,7 @@ class RemoteRunner(StepRunner):
         max_sequences: int,
         resumes_grammars: bool = False,
     ) -> None:
-        """`name` identifies this worker's process in request ids. `max_sequences` bounds the open streams.
-        `resumes_grammars` is as in the server's `Facts`."""
+        """`name` identifies this worker's process in request ids. `max_sequences` bounds the open streams."""
         self._streams = streams
         self._lanes = lanes
         self._name = name
@@ -150,8 +145,8 @@ class RemoteRunner(StepRunner):
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
-        """End streams that had no row for UNPLANNED steps. If planned rows need their places, end idle streams earlier,
-        the longest idle first."""
+        """End streams without a row for UNPLANNED steps; the longest idle ones earlier, if planned rows need their
+        places."""
         planned, idle = {row.seq for row in rows}, []
         for seq, choice in self._choices.items():
             choice.unplanned = 0 if seq in planned else choice.unplanned + 1
@@ -172,8 +167,7 @@ class RemoteRunner(StepRunner):
         return True
 
     def _ask(self, choice: _Choice) -> GenerationRequest:
-        """Return the request for the rest of the choice. A server that restarts the grammar must repeat the output
-        first."""
+        # A server that restarts the grammar must repeat the output first.
         job, output = choice.job, choice.output
         repeats = output if job.grammar and not self._resumes_grammars else []
         known = [] if repeats else output
@@ -229,9 +223,8 @@ class RemoteRunner(StepRunner):
     def _step_ms(self, rows: Sequence[Row], opened: Sequence[SeqId], found: _Found) -> float | None:
         """Return a step's duration at the server, if the arrival times show it.
 
-        They do if all its tokens arrived after those of the last such step, or after prompts that were requested
-        together while nothing else ran.
-        """
+        They do if all tokens arrived after the last such step, or after prompts requested together while nothing else
+        ran."""
         since, self._since = self._since, None
         if not rows:
             return None

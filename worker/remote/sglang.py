@@ -1,12 +1,7 @@
-"""SGLang's server, by its own `/generate`: token ids in and out.
+"""SGLang's server, by its own `/generate`: token ids in and out. Each `data:` line of a stream is one JSON object.
 
-Shapes: sglang/srt (0.5: `managers/io_struct.py`, `managers/tokenizer_manager.py`, `api/v1`). Each `data:` line of a
-stream is one JSON object. Its `output_ids`, and the log-probabilities in its `meta_info`, cover the request so far, or
-with `--incremental-streaming-output` the time since the previous line. `completion_tokens` counts all in both cases.
-The last line is `[DONE]`.
-
-`ignore_eos` is always set, which makes SGLang ignore `stop_token_ids` too: the reader of the stream ends it there.
-"""
+`output_ids` and log-probabilities cover the request so far, or with `--incremental-streaming-output` the time since the
+previous line. With `ignore_eos` SGLang ignores `stop_token_ids` too: the reader of the stream ends it there."""
 
 import logging
 from collections.abc import AsyncGenerator, Sequence

@@ -1,9 +1,8 @@
-"""The open requests at a server, each a task on the event loop of a separate thread, which buffers its tokens until the
-engine's thread takes them.
+"""The open requests at a server, each a task on a separate thread's event loop, with its tokens for the engine's
+thread.
 
 Replies are not trusted: ids outside the vocabulary, more tokens than requested, a wrong count, or a long silence end
-the stream as broken. The tokens before that remain valid.
-"""
+the stream as broken."""
 
 import asyncio
 import logging
@@ -93,8 +92,7 @@ class Streams:
         facts: Facts | None = None,
         lease_s: float | None = None,
     ) -> None:
-        """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence within a
-        stream."""
+        """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence."""
         self._api = api
         self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)
         self._vocab_size = vocab_size
@@ -109,11 +107,8 @@ class Streams:
         self._thread.start()
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object] = lambda _: None) -> None:
-        """Set callbacks, which run on the streams' thread.
-
-        `on_presence` is called when the server becomes unreachable or returns, `on_change` if it was replaced, with the
-        difference. A replaced server receives no further requests.
-        """
+        """Set callbacks, which run on the streams' thread: for a server that becomes unreachable or returns, and for a
+        replaced one, which receives no further requests."""
         self._monitor.on_presence, self._monitor.on_change = on_presence, on_change
         self._loop.call_soon_threadsafe(self._begin_watching)
 

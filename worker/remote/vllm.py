@@ -1,9 +1,6 @@
 """vLLM's server, by its token-in-token-out interface: `--enable-scale-out` with `--scheduling-policy priority`.
 
-Shapes: vllm/entrypoints/scale_out/token_in_token_out (0.32). Each `data:` line of a stream is one JSON object with
-`choices[0].token_ids`, the tokens since the previous line, and the running usage; the last line is `[DONE]`. A stop
-token is included in the tokens.
-"""
+Shapes: vllm/entrypoints/scale_out/token_in_token_out (0.32). A stop token is included in the tokens."""
 
 import asyncio
 import re
@@ -101,8 +98,7 @@ class VllmApi:
     async def _completes(self, started: bytes, begun: int) -> bool:
         """Return whether the server completes a grammar of which `begun` tokens are in the prompt.
 
-        Raises EngineUnavailable if it does not reply, or was restarted since `started`.
-        """
+        Raises EngineUnavailable if it does not reply, or was restarted since `started`."""
         first, *rest = _TRIAL
         request = GenerationRequest(
             request_id=f"trial-{begun}-{time.time_ns()}",

@@ -19,8 +19,7 @@ from fairlane.worker.vllm.versions import require_supported
 
 
 def __getattr__(name: str) -> object:
-    """Load `LaneScheduler` after checking vLLM's version; other versions may lack what it imports. Raises
-    UnsupportedVllm."""
+    """Load `LaneScheduler` after checking vLLM's version, since others may lack its imports. Raises UnsupportedVllm."""
     if name != "LaneScheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_supported(import_module("vllm").__version__)

@@ -1,9 +1,5 @@
-"""vLLM's scheduler with hooks of ours, none of which can end the engine.
-
-After the first fault in a hook, vLLM's own order applies until a restart. Overridden: `schedule`, `update_from_output`,
-`add_request`, `_reserve_prefill_lookahead` (called for the length of each chunk), `_handle_blocked_waiting_request`
-(checks whether a grammar is compiled).
-"""
+"""vLLM's scheduler with hooks of ours, none of which can end the engine: after the first fault vLLM's own order
+applies."""
 
 import logging
 from abc import abstractmethod
@@ -79,11 +75,8 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
         return self._begins(request) if is_ready and awaits_grammar else is_ready
 
     def _begins(self, request: Request) -> bool:
-        """Feed a grammar the output of an earlier run, which is now the end of the prompt; vLLM would restart the
-        grammar.
-
-        A mismatch ends the request, as a grammar does that cannot be compiled.
-        """
+        """Feed a grammar the output of an earlier run, which is now the end of the prompt; a mismatch ends the
+        request."""
         begun = begun_of(request.sampling_params.extra_args)
         if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -92,7 +85,6 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
         return True
 
     def _guard(self, act: Callable[..., None], *given: object) -> None:
-        # Call `act`, unless an earlier call has failed; vLLM's own order applies from then on.
         if self._lanes is None:
             return
         if not self._is_disabled:

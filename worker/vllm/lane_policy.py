@@ -1,9 +1,6 @@
-"""A request's claim on the engine, and the order of waiting and of running requests.
+"""A request's claim on the engine, and the order of waiting and of running requests, by the planner's rules.
 
-The rules are the planner's: lane, the tenant's fairness window, guarantee, deadlines that can still be met before those
-that cannot (`prospects`), and started work before new work. A vLLM request carries less information: its `priority`,
-and the extra arguments below.
-"""
+A vLLM request carries less information than a job: its `priority`, and the extra arguments below."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,8 +15,7 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 TENANT, WEIGHT = "fairlane_tenant", "fairlane_weight"
 # Extra argument of a request with a grammar: the number of its prompt's last tokens that the grammar starts with.
 BEGUN = "fairlane_begun"
-# Extra argument of a request whose sender already paces the prompts of lower lanes. Splitting them again would apply
-# the first lane's pace twice, and a slot that waits for the rest of its prompt produces nothing.
+# Extra argument of a request whose sender already paces the prompts of lower lanes, so that they are not split twice.
 PACED = "fairlane_paced"
 LONGEST_TENANT = 256
 WEIGHTS = (1e-3, 1e6)
@@ -32,7 +28,6 @@ class Claim(NamedTuple):
     # Its `priority` if that does not encode a lane, else 0; lower is served first within its lane.
     plain: int
     guaranteed: bool
-    # Deadline of its first token.
     due_ms: float
     arrived_ms: float
     tenant: str
@@ -47,11 +42,9 @@ def service(claim: Claim, prefilled: int, produced: int) -> float:
 
 
 class Progress(NamedTuple):
-    """A request's progress."""
+    """A request's number of known tokens, and of those with KV."""
 
-    # Number of known tokens, in the prompt and the output.
     tokens: int
-    # Number of tokens with KV.
     computed: int
     has_output: bool
 
@@ -69,8 +62,7 @@ class Rank(NamedTuple):
     # 0 with output, 1 without.
     phase: int
     urgency: float
-    # Waiting work: its tenant's counter. Running work: the negated number of tokens lost by yielding, so that the
-    # cheapest is last.
+    # Waiting work: its tenant's counter. Running work: minus the number of tokens lost by yielding.
     cost: float
     due_ms: float
     arrived_ms: float
@@ -79,9 +71,7 @@ class Rank(NamedTuple):
 def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: float, lanes: Iterable[Lane]) -> Claim:
     """Read a request's claim. Invalid extra arguments are ignored, so that a client's mistake affects no other.
 
-    A rank above the last lane's means the last lane. A plain priority of 0 or less, vLLM's default, means the first
-    lane, and one above 0 the last.
-    """
+    A plain priority of 0 or less, vLLM's default, means the first lane, and one above 0 the last."""
     ranked = sorted(lanes, key=lambda one: one.rank)
     encoded, given = decode(priority), extra or {}
     tenant, weight = given.get(TENANT), given.get(WEIGHT)
@@ -112,7 +102,7 @@ class LanePolicy:
         self.lanes = lanes
         self._costs = costs
         self.counters = {name: Counters(STEP_WINDOW) for name in lanes}
-        # Tenants with waiting or running requests, at the last `begin`.
+        # Tenants with waiting or running requests.
         self._here: dict[LaneName, set[str]] = {name: set() for name in lanes}
         # The smallest counter among waiting tenants; infinity without any.
         self._least = dict.fromkeys(lanes, math.inf)
@@ -147,7 +137,6 @@ class LanePolicy:
             here.add(claim.tenant)
 
     def charge(self, lane: LaneName, tenant: str, service: float) -> None:
-        """Add a step's service to the tenant's counter; `service` has already divided it by the weight."""
         self.counters[lane].charge(tenant, service, 1.0)
 
     def lane_rank(self, claim: Claim) -> int:

@@ -1,13 +1,7 @@
 """`LaneScheduler`: vLLM's scheduler with our lanes, loaded by `--scheduler-cls`.
 
-vLLM keeps managing slots, KV blocks, prefix cache, chunks, speculation and connectors. Before each of its steps,
-requests of lower lanes yield what waiting ones of upper lanes lack. The lists that vLLM walks, running and waiting, are
-in our order. While it walks them, lower lanes' prompts are limited to the tokens that the first lane's pace leaves.
-
-`guarded_scheduler.py` overrides vLLM's methods and contains our faults. Here `waiting` is replaced, and `policy` is set
-so that a request that must yield during a step is the last running one. Preemption uses vLLM's `_preempt_request`, so a
-preempted request comes back with all its tokens.
-"""
+Before each step of vLLM, requests of lower lanes yield what waiting ones of upper lanes lack, its lists of running and
+waiting requests are put in our order, and lower lanes' prompts are limited to what the first lane's pace leaves."""
 
 import itertools
 import logging
@@ -38,8 +32,7 @@ from fairlane.worker.vllm.yielding import Candidate, Demand, Room, choose_yieldi
 
 log = logging.getLogger("vllm.fairlane")  # vLLM configures handlers only for its own loggers
 
-# Interval at which changes of urgency, counters and promotions reorder requests, and the maximum share of time for it.
-# New requests are ordered at once.
+# Interval at which waiting requests are reordered, and the maximum share of time for it. New ones are ordered at once.
 RERANK_MS, RERANK_PART = 50.0, 0.01
 # Maximum number of steps without yielding after it helped no request.
 LONGEST_PAUSE = 64
@@ -52,10 +45,7 @@ class _Step(NamedTuple):
 
 
 class LaneScheduler(GuardedScheduler):
-    """The target of `--scheduler-cls`: an `AsyncLaneScheduler` if vLLM schedules asynchronously.
-
-    Raises UnsupportedVllm for an unsupported vLLM, SettingsError for a setting that is unknown or out of range.
-    """
+    """The target of `--scheduler-cls`. Raises UnsupportedVllm or SettingsError."""
 
     def __new__(cls, vllm_config: VllmConfig, *args: object, **kwargs: object) -> Self:
         is_async = vllm_config.scheduler_config.async_scheduling
@@ -76,7 +66,6 @@ class LaneScheduler(GuardedScheduler):
         self._claims: dict[str, Claim] = {}
         # Waiting requests of lanes below their slot floors; they rank first.
         self._first_of_floors: set[str] = set()
-        # The running requests in their last order.
         self._in_order: list[Request] = []
         # Time of the next complete ranking.
         self._rank_ms = 0.0
@@ -244,8 +233,7 @@ class LaneScheduler(GuardedScheduler):
         granted = self._allowance.take(tokens, computed)
         if granted or request.status == RequestStatus.RUNNING:
             return granted
-        # vLLM admits nothing past a waiting request without tokens, so upper lanes' requests would wait behind this
-        # one.
+        # vLLM admits nothing past a waiting request without tokens: upper lanes' requests would wait behind this one.
         return int(request.request_id in self._first_of_floors or self._holds_kv_blocks(request))
 
     def _load(self) -> Load:
@@ -302,8 +290,7 @@ class LaneScheduler(GuardedScheduler):
 
 
 class AsyncLaneScheduler(LaneScheduler, AsyncScheduler):  # type: ignore[misc]
-    """A `LaneScheduler` with async scheduling, which plans a step during the previous one; the default on most
-    platforms."""
+    """A `LaneScheduler` that plans a step during the previous one; vLLM's default on most platforms."""
 
 
 def _now_ms() -> float:

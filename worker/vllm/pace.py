@@ -1,9 +1,7 @@
 """The number of lower lanes' prompt tokens in one step, so that the first lane keeps its pace.
 
-Step durations are learned from every step. While the first lane decodes or waits for a first token, a step may take
-that lane's target time between tokens. While only lower lanes run, it may take `HOLD` times that, because a new request
-of the first lane finds a step running. A minimum number of tokens is always computed, so that lower lanes progress.
-"""
+A step may take the first lane's target time between tokens, or `HOLD` times that while only lower lanes run. A minimum
+of tokens is always computed, so that lower lanes progress."""
 
 from typing import NamedTuple
 

@@ -9,11 +9,9 @@ R = TypeVar("R")
 
 
 class RankedQueue(Generic[R]):
-    """Implements `vllm.v1.core.sched.request_queue.RequestQueue` with a heap of ranks.
+    """Implements `vllm.v1.core.sched.request_queue.RequestQueue` with a heap of ranks, lowest first.
 
-    `rank` returns a request's rank, lowest first, as a tuple comparable with every other. Equal ranks keep their order
-    of arrival. A request keeps its initial rank until `rerank`.
-    """
+    Equal ranks keep their order of arrival. A request keeps its initial rank until `rerank`."""
 
     def __init__(self, rank: Callable[[R], tuple[Any, ...]]) -> None:
         self._rank = rank

@@ -9,9 +9,6 @@ from fairlane.scheduler.protocol.settings import SharedSettings, load
 
 
 def read_settings(additional_config: object, environ: Mapping[str, str] | None = None) -> SharedSettings:
-    """Return the merged settings. `additional_config` is vLLM's; `environ` defaults to the process's.
-
-    Raises SettingsError naming the first setting that is unknown or out of range.
-    """
+    """Return the merged settings. `additional_config` is vLLM's. Raises SettingsError."""
     document: Any = additional_config.get("fairlane") if isinstance(additional_config, dict) else None
     return load(SharedSettings, document=document, environ=os.environ if environ is None else environ)

@@ -1,14 +1,7 @@
 """Selects the running requests of lower lanes that yield their slots and KV blocks to waiting ones.
 
-vLLM frees all of a request's blocks, and forgets what it computed except for its prefix cache. A victim is therefore
-preempted completely, and as few as possible are.
-
-1. Only requests of a strictly lower lane yield, so no two requests preempt each other in turn. 2. The last in running
-   order yields first: the lowest lane, the latest deadline, the least computed. 3. A lane keeps the slots of its share
-   floor (`slot_floors`). 4. Waiting requests are served in order. If all possible victims would not suffice for one,
-   none yields to it or to
-   those behind it, which vLLM would not admit earlier.
-"""
+vLLM frees all of a victim's blocks, so as few as possible yield, the last in running order first, down to their lanes'
+share floors. If all victims would not suffice for a waiting request, none yields to it or to those behind it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +28,6 @@ class Candidate(NamedTuple):
     place: int
     # Its lane's rank, promoted by one after a long wait.
     rank: int
-    # Its lane's rank.
     lane_rank: int
     # KV blocks that its preemption would free.
     blocks: int
@@ -50,10 +42,7 @@ class Room(NamedTuple):
 
 
 def slot_floors(lanes: Iterable[Lane], slots: int) -> dict[int, int]:
-    """Return the slots that each lower lane keeps while it has work, by rank.
-
-    A floor is the lane's share in whole slots, at least one; together the floors never take all slots.
-    """
+    """Return the slots that each lower lane keeps while it has work, by rank; together they never take all slots."""
     left, floors = slots - 1, {}
     for lane in sorted(lanes, key=lambda one: one.rank):
         if lane.rank and lane.share_floor > 0.0:
@@ -67,8 +56,7 @@ def choose_yielding(
 ) -> tuple[list[int], int]:
     """Return the indexes of the victims, and the number of demands, from the first, that they satisfy.
 
-    `candidates` are the possible victims in running order. Floors are counted over them alone.
-    """
+    `candidates` are the possible victims in running order, over which floors are counted."""
     slots, blocks, tokens = room
     running = Counter(candidate.lane_rank for candidate in candidates)
     left = list(candidates)
