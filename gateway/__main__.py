@@ -68,18 +68,22 @@ def _serve(
     sys.setswitchinterval(SWITCH_EVERY_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts are encoded one at a time
     import uvloop
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from fairlane.common.otlp_metrics import exported_over_otlp
     from fairlane.gateway import server
-    from fairlane.gateway.insight.telemetry import metrics
+    from fairlane.gateway.insight.telemetry.metrics import SERVICE, VERSION
     from fairlane.gateway.runtime.resources import Resources
 
-    processor = metrics.span_processor(span_exporter(os.environ))
+    exporter = span_exporter(os.environ)
+    processor = None if exporter is None else BatchSpanProcessor(exporter)
     settings = _within_open_files(settings)
     resources = Resources(settings, processor, member)
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}
     serving = server.Server(server.configure(settings, resources), resources, shares=member is not None, beside=beside)
     collect_seldom(OF_A_GATEWAY)
-    with resources.telemetry.exported_over_otlp(os.environ, instance=resources.gateway_id):
+    registry, instance = resources.telemetry.registry, resources.gateway_id
+    with exported_over_otlp(registry, os.environ, service=SERVICE, version=VERSION, instance=instance):
         uvloop.run(serving.serve([*sockets["tenants"]]))
     return 0 if serving.started else 1
 

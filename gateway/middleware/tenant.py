@@ -176,17 +176,11 @@ class TenantMiddleware:
         context.took_s = took_s
         ttft_s = None if first_s is None else first_s - context.arrived_s
         self.telemetry.ended(
+            Ended(tenant, context.lane, context.code, ttft_s, context.pace_s, context.queued_s),
             endpoint=context.endpoint,
-            lane=context.lane,
             model=context.model,
-            tenant=tenant,
-            code=context.code,
             is_refusal=context.is_refusal,
             took_s=took_s,
-            first_token_s=ttft_s,
-        )
-        self.telemetry.fleet_metrics.ended(
-            Ended(tenant, context.lane, context.code, ttft_s, context.pace_s, context.queued_s)
         )
         context.describe_span()
         log.info(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing_extensions import TypedDict
 
 from fairlane.common.views import view_of
-from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
+from fairlane.gateway.fleet import FleetCache
 from fairlane.scheduler.protocol.block_map import Run
 from fairlane.scheduler.queue.registry import RedisRegistry
 
@@ -43,7 +43,7 @@ class BlocksView(TypedDict):
 class Blocks:
     """Block maps of all workers. `view` may raise redis.RedisError."""
 
-    def __init__(self, registry: RedisRegistry, fleet: FleetPicture) -> None:
+    def __init__(self, registry: RedisRegistry, fleet: FleetCache) -> None:
         self._registry = registry
         self._fleet = fleet
         self._asked_s: dict[str, float] = {}

@@ -14,9 +14,8 @@ from typing_extensions import TypedDict
 from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
-from fairlane.gateway.fleet import ServedModel, together
+from fairlane.gateway.fleet import FleetCache, ServedModel, together
 from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, FleetMetricsStore, GatewayReport
-from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
 from fairlane.gateway.insight.fleet_metrics.sums import (
     OTHERS,
     Buckets,
@@ -109,7 +108,7 @@ class Overview:
 
     def __init__(
         self,
-        fleet: FleetPicture,
+        fleet: FleetCache,
         fleet_metrics: FleetMetricsStore,
         lanes: Mapping[LaneName, Lane],
         *,

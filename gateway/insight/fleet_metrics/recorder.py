@@ -9,7 +9,6 @@ import msgspec
 
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, LaneSums, Sums, observe
-from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 OK = "ok"
 NO_LANE = "none"
@@ -48,7 +47,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.sums = Sums()
-        # TTFT and TPOT by lane, set by the reporter, which knows the workers' speed.
+        # TTFT and TPOT in ms by lane, set by the reporter.
         self.targets_ms: Mapping[str, tuple[float, float]] = {}
         self._settled: defaultdict[str, int] = defaultdict(int)
         self._published: dict[str, int] = {}
@@ -106,11 +105,6 @@ class Recorder:
     def _known(self, tenant: str) -> str:
         known = self.sums.tenants
         return tenant if tenant in known or len(known) < MOST_COUNTED else OTHERS
-
-
-def targets(lanes: Mapping[LaneName, Lane], single_stream_ms: float) -> dict[str, tuple[float, float]]:
-    """Return each lane's targets on workers of this speed: TTFT and TPOT in ms."""
-    return {name.value: (lane.ttft_ms, lane.tpot_on(single_stream_ms)) for name, lane in lanes.items()}
 
 
 def in_hand(jobs: Iterable[tuple[str, bool, int]]) -> dict[str, InHand]:

@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 import msgspec
 
-from fairlane.gateway.fleet import ServedModel, together
+from fairlane.gateway.fleet import FleetCache, ServedModel, together
 from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, SLOTS_KEPT, FleetMetricsStore, ReportedState
-from fairlane.gateway.insight.fleet_metrics.recorder import InHand, Recorder, in_hand, targets
+from fairlane.gateway.insight.fleet_metrics.recorder import InHand, Recorder, in_hand
 from fairlane.gateway.insight.fleet_metrics.sums import Sums, bounded
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -23,19 +22,6 @@ REPORT_EVERY_S = 5.0
 MOST_NAMED = 64
 
 
-class FleetPicture(Protocol):
-    """The latest state of the fleet; `gateway.fleet.FleetCache` implements it."""
-
-    @property
-    def is_fresh(self) -> bool: ...
-
-    @property
-    def workers(self) -> list[WorkerStatus]: ...
-
-    @property
-    def models(self) -> Mapping[str, ServedModel]: ...
-
-
 class MetricsReporter:
     """The reporter of one gateway. `report` may raise redis.RedisError; the next call then sends what is missing."""
 
@@ -43,7 +29,7 @@ class MetricsReporter:
         self,
         store: FleetMetricsStore,
         recorder: Recorder,
-        fleet: FleetPicture,
+        fleet: FleetCache,
         lanes: Mapping[LaneName, Lane],
         gateway_id: str,
         jobs: Callable[[], Iterable[tuple[str, bool, int]]],
@@ -107,7 +93,10 @@ class MetricsReporter:
         self._recorder.look(had, max(0.0, at_s - self._looked_s))
         self._looked_s = at_s
         workers = self._fleet.workers
-        self._recorder.targets_ms = targets(self._lanes, slowest_ms(workers))
+        single_stream_ms = slowest_ms(workers)
+        self._recorder.targets_ms = {
+            name.value: (lane.ttft_ms, lane.tpot_on(single_stream_ms)) for name, lane in self._lanes.items()
+        }
         if self._fleet.is_fresh:
             sample(self._recorder.sums, workers, self._fleet.models.values())
 

@@ -1,7 +1,7 @@
-"""Observability of a gateway: metrics of all processes behind its port, traces, and one log line for each request.
+"""Metrics, traces and log lines of a gateway.
 
-    metrics.py          every metric and span name; which requests are traced
-    collectors.py       counters and histograms that cost a request next to nothing
+    metrics.py          every metric; which requests are traced
+    collectors.py       cheap counters and histograms
     fleet_gauges.py     queues, workers and targets, computed at each scrape
     process_metrics.py  merges the metrics of several processes behind a port
     tracing.py          spans

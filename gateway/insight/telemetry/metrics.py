@@ -1,24 +1,17 @@
-"""All measurements of a gateway: every metric and span name is defined here, and every label has a closed set of
-values.
-
-Spans and labels carry ids, counts and fixed words, but no prompt, completion or key. See `collectors.py` for the cost
-per request."""
+"""All metrics of a gateway, and its tracer. Labels have closed sets of values; no label or span contains content."""
 
 import platform
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from importlib import metadata
 
 from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanContext
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from fairlane.common.otlp_metrics import exported_over_otlp
-from fairlane.gateway.insight.fleet_metrics.recorder import Recorder
+from fairlane.gateway.insight.fleet_metrics.recorder import Ended, Recorder
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
 from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.insight.telemetry.fleet_gauges import FleetGauges
@@ -36,11 +29,6 @@ _OTHER = "other"
 _NO_TENANT = "none"
 VERSION = metadata.version("fairlane")
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
-
-
-def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
-    """Return the processor that sends spans to the exporter, if there is one. The caller shuts it down."""
-    return None if exporter is None else BatchSpanProcessor(exporter)
 
 
 class Telemetry:
@@ -87,20 +75,11 @@ class Telemetry:
             "flights", "Number of jobs by how they ended; rejected requests have none.", "lane", "outcome"
         )
         self.tokens = self._counter(
-            "tokens",
-            "Number of tokens charged; all but the first few tenants count as `other`.",
-            *by_tenant,
-            "lane",
-            "kind",
+            "tokens", "Number of tokens charged; tenants after the first few are `other`.", *by_tenant, "lane", "kind"
         )
         self.preemptions = self._counter("preemptions", "Number of preemptions of jobs.", "lane")
-        self.in_flight = FastCounter(
-            GaugeMetricFamily,
-            f"{_PREFIX}in_flight",
-            "Number of requests admitted and not ended.",
-            ("lane",),
-            self.registry,
-        )
+        help_text = "Number of requests admitted and not ended."
+        self.in_flight = FastCounter(GaugeMetricFamily, f"{_PREFIX}in_flight", help_text, ("lane",), self.registry)
 
     def _latencies(self, by_tenant: Labels) -> None:
         labels = ("lane", "model", *by_tenant)
@@ -125,32 +104,26 @@ class Telemetry:
             _TOKEN_SECONDS,
         )
         self.duration = self._histogram(
-            "request_duration_seconds",
-            "Time from arrival to the end of the response, in seconds, without rejected requests.",
-            labels,
+            "request_duration_seconds", "Time from arrival to the end of a response, in seconds.", labels
         )
 
     def _state(self) -> None:
-        self.store_up = self._level("store_up", "1 while the store answers, else 0.")
-        self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers, else 0.")
+        self.store_up = self._gauge("store_up", "1 while the store answers, else 0.")
+        self.quota_store_up = self._gauge("quota_store_up", "1 while the store of budgets answers, else 0.")
         self.store_fault = self._gauge(
             "store_fault", "1 while the last check of the stores found a fault of this kind, else 0.", "fault"
         )
         self.store_openings = self._total("store_openings", "Number of times that a store became unavailable.")
-        self.connections = self._level("connections", "Number of open connections of the tenants' port.")
-        self.most_connections = self._level(
-            "max_connections", "Maximum number of connections accepted on the tenants' port."
-        )
+        self.connections = self._gauge("connections", "Number of open connections of the tenants' port.")
+        self.most_connections = self._gauge("max_connections", "Maximum number of connections of the tenants' port.")
         self.connections_cut = self._total(
             "connections_cut", "Number of connections without a key that were closed for others."
         )
-        self.malformed = self._total(
-            "malformed_requests", "Number of requests that are not valid HTTP or exceed its limits."
-        )
-        self.unreported = self._level(
+        self.malformed = self._total("malformed_requests", "Number of requests that are invalid HTTP or too large.")
+        self.unreported = self._gauge(
             "unreported", "Number of requests admitted without the store and not charged there yet."
         )
-        self.settlements_in_hand = self._level(
+        self.settlements_in_hand = self._gauge(
             "settlements_in_hand", "Number of settlements that wait for a worker or the store."
         )
         self.reaped = self._total("reaped", "Number of lapsed reservations of dead gateways that were settled here.")
@@ -158,21 +131,15 @@ class Telemetry:
             "request_records_dropped", "Number of requests that ended without a record of their own."
         )
         self.ledger_exported = self._total("ledger_exported", "Number of entries of the ledger exported here.")
-        self.ledger_lost = self._total(
-            "ledger_lost", "Number of entries of the ledger that were dropped before they were exported."
-        )
+        self.ledger_lost = self._total("ledger_lost", "Number of entries of the ledger dropped before their export.")
         self.wasted_tokens = self._total("wasted_tokens", "Number of tokens published here without being charged.")
-        build = self._gauge(
-            "build_info", "1, with the version of Fairlane and of Python as labels.", "version", "python"
-        )
+        build = self._gauge("build_info", "1, with the versions of Fairlane and Python as labels.", "version", "python")
         build.labels(VERSION, platform.python_version()).set(1)
 
     def _batches(self) -> None:
-        self.batches_open = self._level("batches_open", "Number of batches that this gateway runs.")
+        self.batches_open = self._gauge("batches_open", "Number of batches that this gateway runs.")
         self.batches = self._counter(
-            "batches",
-            "Number of batches that ended here by status: completed, failed, expired or cancelled.",
-            "status",
+            "batches", "Number of batches that ended here: completed, failed, expired or cancelled.", "status"
         )
         self.batch_lines = self._counter(
             "batch_lines", "Number of lines of batches by how they ended: completed, failed or expired.", "outcome"
@@ -187,29 +154,18 @@ class Telemetry:
             self._tenants.add(tenant)
         return (tenant if tenant in self._tenants else _OTHER,)
 
-    def ended(
-        self,
-        *,
-        endpoint: str,
-        lane: str,
-        model: str,
-        tenant: str,
-        code: str,
-        is_refusal: bool,
-        took_s: float,
-        first_token_s: float | None,
-    ) -> None:
-        """Count a finished request. `first_token_s` is counted from its arrival.
-
-        Latencies include only requests with a response, whole or in part."""
+    def ended(self, request: Ended, *, endpoint: str, model: str, is_refusal: bool, took_s: float) -> None:
+        """Count a finished request. Latencies include only requests with a response, whole or in part."""
+        lane, code, ttft_s = request.lane, request.code, request.ttft_s
         self.requests.add(endpoint, lane, code)
-        whose = self._whose(tenant)
+        whose = self._whose(request.tenant)
         if is_refusal:
             self.refusals.add(*whose, code)
-        if first_token_s is not None:
-            self.time_to_first_token.series(lane, model, *whose).observe(first_token_s)
-        if first_token_s is not None or not is_refusal:
+        if ttft_s is not None:
+            self.time_to_first_token.series(lane, model, *whose).observe(ttft_s)
+        if ttft_s is not None or not is_refusal:
             self.duration.series(lane, model, *whose).observe(took_s)
+        self.fleet_metrics.ended(request)
 
     def gaps(self, lane: str, model: str, tenant: str) -> Series:
         return self.inter_token_gap.series(lane, model, *self._whose(tenant))
@@ -246,9 +202,6 @@ class Telemetry:
     def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
         return Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
 
-    def _level(self, name: str, documentation: str) -> Gauge:
-        return Gauge(f"{_PREFIX}{name}", documentation, registry=self.registry)
-
     def _histogram(
         self, name: str, documentation: str, labels: Labels, bounds: tuple[float, ...] = _SECONDS
     ) -> Distribution:
@@ -257,9 +210,6 @@ class Telemetry:
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format. Slow with many tenants: call it in a thread."""
         return generate_latest(self.registry)
-
-    def exported_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
-        return exported_over_otlp(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
 
     def request_span(
         self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""

@@ -1,7 +1,7 @@
 """Spans of traced requests, built cheaply and passed to OpenTelemetry's processor when they end.
 
 OpenTelemetry's own tracer runs a sampler, limits, locks and metrics for every span. With six spans per request, tracing
-would cost more than serving. `gateway.observability.metrics` decides which requests are traced."""
+would cost more than serving."""
 
 import random
 import re

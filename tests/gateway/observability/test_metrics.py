@@ -5,6 +5,7 @@ import re
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from fairlane.gateway.insight.fleet_metrics.recorder import Ended
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -21,16 +22,8 @@ def lines(registry: CollectorRegistry, prefix: str = "") -> list[str]:
 
 def ended(telemetry: Telemetry, code: str = "ok", *, tenant: str = "acme", first_token_s: float | None = 0.2) -> None:
     """A request of the latency lane that took half a second."""
-    telemetry.ended(
-        endpoint="/v1/completions",
-        lane="latency",
-        model="tiny",
-        tenant=tenant,
-        code=code,
-        is_refusal=code != "ok",
-        took_s=0.5,
-        first_token_s=first_token_s,
-    )
+    request = Ended(tenant, "latency", code, first_token_s, None, None)
+    telemetry.ended(request, endpoint="/v1/completions", model="tiny", is_refusal=code != "ok", took_s=0.5)
 
 
 def test_a_counter_counts_by_its_labels() -> None:
