@@ -8,8 +8,8 @@ from typing import Any
 
 from fairlane.gateway.api.files import own_file, page, translated
 from fairlane.gateway.batches import files
-from fairlane.gateway.batches.batch import OPEN, Batch, keyed_id, new_id
-from fairlane.gateway.batches.batch_records import BatchesFull, BatchRecords, KnownBatch
+from fairlane.gateway.batches.batch import OPEN, Batch, KnownBatch, keyed_id, new_id
+from fairlane.gateway.batches.batch_records import BatchesFull, BatchRecords
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import LineIndex
 from fairlane.gateway.batches.runner import BatchRunner

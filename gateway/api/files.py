@@ -68,7 +68,7 @@ class FileEndpoints:
                 await self.records.keep(caller.root, caller.account, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
                 with suppress(*STORE_ERRORS):  # otherwise the sweep removes it
-                    await self._drop(caller.root, file_id)
+                    await files.delete(self.storage, self.records, caller.root, file_id)
                 raise
         await send_json(context.send, kept.shown(), [])
 
@@ -97,7 +97,7 @@ class FileEndpoints:
         if found.id in await self.batches.inputs_in_use(caller.root, caller.account):
             raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
         with translated():
-            await self._drop(caller.root, found.id)
+            await files.delete(self.storage, self.records, caller.root, found.id)
         await send_json(context.send, {"id": found.id, "object": "file", "deleted": True}, [])
 
     async def content(self, context: RequestContext) -> None:
@@ -169,12 +169,6 @@ class FileEndpoints:
             self._uploading[tenant] -= 1
             if not self._uploading[tenant]:
                 del self._uploading[tenant]
-
-    async def _drop(self, root: str, file_id: str) -> None:
-        """Delete a file: contents first, so that an interrupted deletion is still found and finished by the sweep."""
-        await self.storage.delete(files.contents(file_id))
-        await self.storage.delete(files.index(file_id))
-        await self.records.drop(root, file_id)
 
 
 async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:

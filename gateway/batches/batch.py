@@ -8,6 +8,7 @@ A batch is `failed` only if its whole file is unreadable; a failing line does no
 
 import hashlib
 import secrets
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -77,31 +78,38 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name that all runs of a line share, so that the store charges them once."""
         return f"{self.id}:{place}"
 
-    def status_now(self, cancelling_ms: int | None) -> Status:
-        """Return the status. `cancelling_ms`: when cancellation was requested, if the batch's owner has not saved it
-        yet."""
-        is_asked = cancelling_ms is not None and self.status in ("validating", "in_progress")
-        return "cancelling" if is_asked else self.status
 
-    def shown(self, cancelling_ms: int | None = None) -> BatchObject:
-        status, cancelling_at = self.status_now(cancelling_ms), self.cancelling_at
-        if status == "cancelling" and cancelling_ms is not None:
-            cancelling_at = cancelling_ms // 1_000
-        faults = [msgspec.to_builtins(fault) for fault in self.faults]
+@dataclass(frozen=True, slots=True)
+class KnownBatch:
+    """A batch with a cancellation request that its owner may not have saved yet."""
+
+    batch: Batch
+    cancelling_ms: int | None
+
+    @property
+    def status(self) -> Status:
+        is_asked = self.cancelling_ms is not None and self.batch.status in ("validating", "in_progress")
+        return "cancelling" if is_asked else self.batch.status
+
+    def shown(self) -> BatchObject:
+        batch, status, cancelling_at = self.batch, self.status, self.batch.cancelling_at
+        if status == "cancelling" and self.cancelling_ms is not None:
+            cancelling_at = self.cancelling_ms // 1_000
+        faults = [msgspec.to_builtins(fault) for fault in batch.faults]
         return view_of(
             BatchObject,
-            self,
+            batch,
             object="batch",
             errors={"object": "list", "data": faults} if faults else None,
             status=status,
             cancelling_at=cancelling_at,
-            request_counts=view_of(RequestCounts, self),
+            request_counts=view_of(RequestCounts, batch),
             usage={
-                "input_tokens": self.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": self.cached_tokens},
-                "output_tokens": self.output_tokens,
+                "input_tokens": batch.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+                "output_tokens": batch.output_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": self.prompt_tokens + self.output_tokens,
+                "total_tokens": batch.prompt_tokens + batch.output_tokens,
             },
         )
 

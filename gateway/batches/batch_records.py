@@ -12,20 +12,19 @@ import msgspec
 from redis.asyncio import Redis
 
 from fairlane.gateway.batches import keys
-from fairlane.gateway.batches.batch import OPEN, Batch, Progress
+from fairlane.gateway.batches.batch import OPEN, Batch, KnownBatch, Progress
 from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.keys import SCRIPTS
-from fairlane.gateway.dialects.openai.batches import BatchObject, Status
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
 from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limit_status
 from fairlane.quotas.tenants import Tenant
+from fairlane.store.bounds import chunks
 from fairlane.store.scripts import call, texts
 
 _ID = re.compile(r"batch_[0-9a-f]{24}")
 KEPT_S = 30 * 86_400
 MOST_ROOTS = 10_000
-ROOTS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +33,6 @@ class BatchesFull:
 
     limit: Literal["tenant", "key", "open"]
     used: int
-
-
-@dataclass(frozen=True, slots=True)
-class KnownBatch:
-    """A batch with a cancellation request that its owner may not have seen yet."""
-
-    batch: Batch
-    cancelling_ms: int | None
-
-    def shown(self) -> BatchObject:
-        return self.batch.shown(self.cancelling_ms)
-
-    @property
-    def status(self) -> Status:
-        return self.batch.status_now(self.cancelling_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +100,13 @@ class BatchRecords:
         owner, doc, cancelling = await call(self._client, "HMGET", place, "tenant", "doc", "cancelling")
         if owner is None or owner.decode() != account:
             return None
-        return _known(doc, cancelling)
+        return KnownBatch(*_read(doc, cancelling))
 
     async def listed(self, root: str, account: str, *, after: str, limit: int) -> list[KnownBatch] | None:
         found = await self._run("documents", root, account, "batch", after, limit, 1)
-        return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
+        return (
+            None if found is None else [KnownBatch(*_read(*each)) for each in zip(found[::2], found[1::2], strict=True)]
+        )
 
     async def cancel(self, root: str, batch_id: str) -> int | None:
         asked: int | None = await self._run("batch_cancel", root, batch_id)
@@ -147,11 +133,9 @@ class BatchRecords:
         return found
 
     async def open_batches(self) -> list[StandingBatch]:
-        roots = await self.roots()
         found = list[StandingBatch]()
-        for first in range(0, len(roots), ROOTS_AT_ONCE):
-            asked = [self._open_of(root) for root in roots[first : first + ROOTS_AT_ONCE]]
-            for of_root in await asyncio.gather(*asked):
+        for roots in chunks(await self.roots()):
+            for of_root in await asyncio.gather(*map(self._open_of, roots)):
                 found += of_root
         return found
 
@@ -160,9 +144,8 @@ class BatchRecords:
         while True:
             cursor, *fields = await self._run("batches_open", root, cursor)
             for doc, cancelling, owner, tokens in zip(*[iter(fields)] * 4, strict=True):
-                batch, cancelling_ms = _read(doc, cancelling)
-                standing = StandingBatch(batch, cancelling_ms, owner=owner.decode(), enqueued_tokens=int(tokens))
-                found[batch.id] = standing
+                each = StandingBatch(*_read(doc, cancelling), owner=owner.decode(), enqueued_tokens=int(tokens))
+                found[each.batch.id] = each
             if cursor == b"0":
                 return list(found.values())
 
@@ -181,7 +164,7 @@ class BatchRecords:
             if not found[0]:
                 await self._unlist(root)
             return None
-        _, epoch, _, _, doc, progress, cancelling = found
+        _, epoch, doc, progress, cancelling = found
         return TakenBatch(
             root=root,
             owner=owner,
@@ -229,10 +212,6 @@ class BatchRecords:
 
     async def _run(self, name: str, root: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - the script's reply
         return await SCRIPTS.run(self._client, name, keys.of_root(root), *args)
-
-
-def _known(doc: bytes, cancelling: bytes | None) -> KnownBatch:
-    return KnownBatch(*_read(doc, cancelling))
 
 
 def _read(doc: bytes, cancelling: bytes | None) -> tuple[Batch, int | None]:

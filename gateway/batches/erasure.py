@@ -45,9 +45,7 @@ class BatchErasure:
         listed = f"{prefix}files:{gone.account}"
         while ids := texts(await call(self._client, "ZRANGE", listed, 0, AT_ONCE - 1)):
             for file_id in ids:
-                await self._storage.delete(files.contents(file_id))
-                await self._storage.delete(files.index(file_id))
-                await self._files.drop(gone.root, file_id)
+                await files.delete(self._storage, self._files, gone.root, file_id)
             await call(self._client, "ZREM", listed, *ids)
             erased += len(ids)
         await call(self._client, "DEL", f"{prefix}bytes:{gone.account}")

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from fairlane.common.views import view_of
 from fairlane.gateway.batches import keys
 from fairlane.gateway.batches.keys import SCRIPTS
+from fairlane.gateway.batches.storage import Storage
 from fairlane.gateway.dialects.openai.batches import FileObject
 from fairlane.gateway.errors import ApiError, LimitBlock
 from fairlane.store.scripts import call, texts
@@ -145,6 +146,13 @@ class FileRecords:
             message = f"This tenant's files have {used} bytes of at most {most}: delete some first."
         block = LimitBlock(name, "tenant", most, used, 0, requested, None)
         return ApiError(message, "request_exceeds_limit", "file", block)
+
+
+async def delete(storage: Storage, records: FileRecords, root: str, file_id: str) -> None:
+    """Delete a file: contents first, so that an interrupted deletion is still found and finished by the sweep."""
+    await storage.delete(contents(file_id))
+    await storage.delete(index(file_id))
+    await records.drop(root, file_id)
 
 
 def _unexpired(kept: StoredFile) -> StoredFile | None:

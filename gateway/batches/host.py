@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
@@ -24,16 +22,6 @@ from fairlane.quotas.tenants import TenantStore
 TRUSTED_S = 1.0
 
 
-class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one gateway's batches."""
-
-    lease_s: float
-    most_batches: int
-    most_lines: int
-    most_batch_lines: int
-    max_answer_bytes: int
-
-
 class RunningBatch(Protocol):
     """A batch that the gateway runs; `open_batch.OpenBatch` is one."""
 
@@ -47,7 +35,12 @@ class BatchHost:
 
     # A name for this process, new at each start.
     owner: str
-    settings: BatchSettings
+    lease_s: float
+    most_batches: int
+    # Lines that run at a time, of all batches and of one.
+    most_lines: int
+    most_batch_lines: int
+    max_answer_bytes: int
     records: BatchRecords
     files: FileRecords
     storage: Storage
@@ -66,12 +59,12 @@ class BatchHost:
 
     @property
     def is_crowded(self) -> bool:
-        return sum(not batch.gives_way for batch in self.open_batches.values()) >= self.settings.most_batches
+        return sum(not batch.gives_way for batch in self.open_batches.values()) >= self.most_batches
 
     @property
     def share(self) -> int:
-        of_all = self.settings.most_lines // max(1, len(self.open_batches))
-        return max(1, min(self.settings.most_batch_lines, of_all))
+        of_all = self.most_lines // max(1, len(self.open_batches))
+        return max(1, min(self.most_batch_lines, of_all))
 
     @property
     def unstated_tokens(self) -> int:
@@ -92,7 +85,7 @@ class BatchHost:
         if key is None or not await self.keys.is_open(key):
             self._identities.pop(who, None)
             return None
-        if len(self._identities) > 2 * self.settings.most_batches:
+        if len(self._identities) > 2 * self.most_batches:
             self._identities.clear()
         self._identities[who] = now_s, Identity(tenant, key)
         return self._identities[who][1]

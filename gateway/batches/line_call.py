@@ -5,7 +5,6 @@ differences: it belongs to a batch, is due when the window ends, and all its run
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from starlette.types import Message
 
@@ -28,17 +27,6 @@ class AnswerTooLarge(Exception):
     """The line was served and charged, but its answer exceeds the size limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineAnswer:
-    """An endpoint's response."""
-
-    status: int
-    body: bytes
-
-    def __repr__(self) -> str:
-        return f"LineAnswer({self.status}, {len(self.body)} bytes)"
-
-
 class LineCalls:
     """Calls endpoints with lines."""
 
@@ -55,8 +43,8 @@ class LineCalls:
 
     async def run(
         self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect, link: str = ""
-    ) -> LineAnswer:
-        """Return the response to one line.
+    ) -> tuple[int, bytes]:
+        """Return status and body of the response to one line.
 
         `leave` ends the request like a client's disconnect. `link`: trace context of the batch. Raise ApiError,
         STORE_ERRORS or AnswerTooLarge; ClientDisconnect after `leave`."""
@@ -83,7 +71,7 @@ class LineCalls:
                 self._telemetry.refused_line(caller.tenant_id, context.code)
         if recording.body is None:
             raise AnswerTooLarge
-        return LineAnswer(recording.status, recording.body)
+        return recording.status, recording.body
 
 
 async def _nothing_more() -> Message:

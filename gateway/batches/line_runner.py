@@ -146,7 +146,7 @@ class LineRunner:
         try:
             caller = await self._caller(run)
             answer = await self._host.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
-            return results.answered(batch, run.place, line.custom_id, answer.status, answer.body)
+            return results.answered(batch, run.place, line.custom_id, *answer)
         except ApiError as error:
             if error.code == "tenant_deleted":  # not the line's fault: the batch ends without it
                 self.tenant_is_deleted = True

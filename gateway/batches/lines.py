@@ -1,17 +1,12 @@
-"""The lines of a batch's file: their index, built during the upload, and their contents.
-
-A file is JSON lines in OpenAI's format: UTF-8, each line `{"custom_id", "method": "POST", "url", "body"}`. A byte order
-mark, CRLF, blank lines and a missing last newline are accepted. `LineScanner` records each line's position and
-estimated tokens during the upload. `read_line` validates a line when it runs.
+"""The lines of a batch's file: `LineScanner` indexes them during the upload, `read_line` validates a line when it runs.
 
 Tokens are estimated as one for BYTES_PER_TOKEN bytes of the line's body. Only `enqueued_batch_tokens` uses the
-estimate:
-a line is charged like any request, by counted tokens."""
+estimate: a line is charged like any request, by counted tokens."""
 
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fairlane.gateway.errors import ApiError, invalid
@@ -27,8 +22,6 @@ _BOM = b"\xef\xbb\xbf"
 _ENTRY = struct.Struct("<QIIIIHH")
 _MOST = 2**32 - 1
 _MOST_CHOICES = 2**16 - 1
-
-
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -141,11 +134,8 @@ class BatchLine:
     """One line that can run, or the reason why it cannot."""
 
     custom_id: str | None
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=False)
     refusal: ApiError | None = None
-
-    def __repr__(self) -> str:
-        return f"BatchLine({len(self.body)} bytes)"
 
 
 def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:

@@ -115,9 +115,9 @@ class OpenBatch:
 
     async def _renew(self, task: "asyncio.Task[None]") -> None:
         while True:
-            await asyncio.sleep(self._host.settings.lease_s / 3)
+            await asyncio.sleep(self._host.lease_s / 3)
             try:
-                lease_ms = round(self._host.settings.lease_s * 1e3)
+                lease_ms = round(self._host.lease_s * 1e3)
                 held, is_cancelling = await self._host.records.renew(self._taken, lease_ms)
             except STORE_ERRORS:
                 continue  # a lost lease shows at the next save
@@ -220,9 +220,9 @@ class OpenBatch:
         await self._save(
             completed=batch.completed + len(ends) - failed,
             failed=batch.failed + failed,
-            prompt_tokens=batch.prompt_tokens + sum(end.usage.prompt_tokens for end in ends),
-            cached_tokens=batch.cached_tokens + sum(end.usage.cached_tokens for end in ends),
-            output_tokens=batch.output_tokens + sum(end.usage.output_tokens for end in ends),
+            prompt_tokens=batch.prompt_tokens + sum(end.prompt_tokens for end in ends),
+            cached_tokens=batch.cached_tokens + sum(end.cached_tokens for end in ends),
+            output_tokens=batch.output_tokens + sum(end.output_tokens for end in ends),
         )
         with suppress(*STORE_ERRORS):  # a failure is harmless: the store forgets them with the batch
             await self._host.earlier.expire_runs(self._taken.root, [batch.line_name(end.place) for end in ends])

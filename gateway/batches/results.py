@@ -1,15 +1,13 @@
 """Answers of a batch's lines: in segments while the batch runs, combined into two files at its end.
 
-A segment is an object of the storage, named by its owner's run and a number. It counts once the store has recorded that
-the run has that many segments, so segments of an owner that has lost its lease are ignored. Each line is therefore
-answered exactly once, whatever crashes. A segment's line is a letter, `o` for the output file or `e` for the error
-file, followed by the record."""
+A segment counts once the store has recorded its number under the owner's run. Segments of an owner that has lost its
+lease are thus ignored, and each line is answered once. A line is `o` (output) or `e` (errors), then the record."""
 
 import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -29,43 +27,15 @@ _UNICODE_LINE_ENDS = ("\x85", "\u2028", "\u2029")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineUsage:
-    """Tokens that one line was charged."""
+class LineEnd:
+    """The outcome of one line, and the tokens that it was charged."""
 
+    place: int
+    record: bytes = field(repr=False)
+    is_error: bool
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineEnd:
-    """The outcome of one line."""
-
-    place: int
-    record: bytes
-    is_error: bool
-    usage: LineUsage = LineUsage()
-
-    def __repr__(self) -> str:
-        return f"LineEnd({self.place}, {len(self.record)} bytes)"
-
-
-class _Response(msgspec.Struct):
-    status_code: int
-    request_id: str
-    body: msgspec.Raw
-
-
-class _Fault(msgspec.Struct):
-    code: str
-    message: str
-
-
-class _Record(msgspec.Struct):
-    id: str
-    custom_id: str | None
-    response: _Response | None
-    error: _Fault | None
 
 
 class _Details(msgspec.Struct):
@@ -92,40 +62,40 @@ def request_id(batch: Batch, place: int) -> str:
 
 def answered(batch: Batch, place: int, custom_id: str | None, status: int, body: bytes) -> LineEnd:
     """Return the outcome of an answered line."""
-    name = request_id(batch, place)
-    record = _Record(name, custom_id, _Response(status, name, msgspec.Raw(body)), None)
     usage = msgspec.json.decode(body, type=_Answered).usage or _ReportedUsage()
     details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
     return LineEnd(
         place=place,
-        record=_written(record),
+        record=_response(batch, place, custom_id, status, body),
         is_error=False,
-        usage=LineUsage(
-            prompt_tokens=usage.prompt_tokens or usage.input_tokens,
-            cached_tokens=details.cached_tokens or 0,
-            output_tokens=usage.completion_tokens or usage.output_tokens,
-        ),
+        prompt_tokens=usage.prompt_tokens or usage.input_tokens,
+        cached_tokens=details.cached_tokens or 0,
+        output_tokens=usage.completion_tokens or usage.output_tokens,
     )
 
 
 def refused(batch: Batch, place: int, custom_id: str | None, error: ApiError) -> LineEnd:
     """Return the outcome of a line that was refused with an API error."""
-    name = request_id(batch, place)
-    body = msgspec.Raw(msgspec.json.encode(error_body(error)))
-    record = _Record(name, custom_id, _Response(error.status, name, body), None)
-    return LineEnd(place=place, record=_written(record), is_error=True)
+    body = msgspec.json.encode(error_body(error))
+    return LineEnd(place=place, record=_response(batch, place, custom_id, error.status, body), is_error=True)
 
 
 def failed(batch: Batch, place: int, custom_id: str | None, code: str, message: str) -> LineEnd:
     """Return the outcome of a line that got no response."""
-    record = _Record(request_id(batch, place), custom_id, None, _Fault(code, message))
-    return LineEnd(place=place, record=_written(record), is_error=True)
+    record = _record(batch, place, custom_id, error={"code": code, "message": message})
+    return LineEnd(place=place, record=record, is_error=True)
 
 
-def _written(record: _Record) -> bytes:
+def _response(batch: Batch, place: int, custom_id: str | None, status: int, body: bytes) -> bytes:
+    response = {"status_code": status, "request_id": request_id(batch, place), "body": msgspec.Raw(body)}
+    return _record(batch, place, custom_id, response=response)
+
+
+def _record(batch: Batch, place: int, custom_id: str | None, **result: object) -> bytes:
     """Encode a record as one line, also for readers that split lines at Unicode line ends, as Python's `splitlines`
     does."""
-    line = msgspec.json.encode(record)
+    record = {"id": request_id(batch, place), "custom_id": custom_id, "response": None, "error": None}
+    line = msgspec.json.encode(record | result)
     for end in _UNICODE_LINE_ENDS:
         line = line.replace(end.encode(), b"\\u%04x" % ord(end))
     return line

@@ -43,10 +43,6 @@ class BatchRunner:
     def open_count(self) -> int:
         return len(self._open)
 
-    @property
-    def left_to_others(self) -> list[str]:
-        return list(self._elsewhere)
-
     def cancelled(self, batch_id: str) -> None:
         """Cancel a batch if it runs here; another owner is informed when it renews its lease."""
         for batch in self._open.values():
@@ -61,9 +57,9 @@ class BatchRunner:
         """Run batches inside the context, and release them at its end.
 
         `endpoints`: by path, without the tenant middleware around them."""
-        host, bounds = self._host, self._host.settings
+        host = self._host
         host.calls = LineCalls(
-            endpoints, host.telemetry, max_answer_bytes=bounds.max_answer_bytes, at_once=bounds.most_lines
+            endpoints, host.telemetry, max_answer_bytes=host.max_answer_bytes, at_once=host.most_lines
         )
         tasks = [
             asyncio.create_task(
@@ -90,28 +86,25 @@ class BatchRunner:
         while expired := await self._host.files.expired(root, SWEPT_AT_ONCE, but_first=stuck):
             for name in expired:
                 try:
-                    await self._delete(name)
+                    await self._delete(root, name)
                 except OSError as error:
                     stuck, fault = stuck + 1, type(error).__name__
-                else:
-                    drop = self._host.files.drop if files.is_id(name) else self._host.records.drop
-                    await drop(root, name)
         if stuck:
             log.warning("%d expired files cannot be deleted from the storage (%s)", stuck, fault)
 
-    async def _delete(self, name: str) -> None:
+    async def _delete(self, root: str, name: str) -> None:
         if files.is_id(name):
-            await self._host.storage.delete(files.contents(name))
-            await self._host.storage.delete(files.index(name))
+            await files.delete(self._host.storage, self._host.files, root, name)
         else:
             await self._host.storage.delete_folder(f"batches/{name}")
+            await self._host.records.drop(root, name)
 
     async def _look(self) -> None:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
         Roots with the fewest places come first. If all places are taken, a root without a place gets an additional one,
         and the root with the most releases one. The batch that loses its place continues on its next turn."""
-        if self._host.is_stopping() or not self._host.settings.most_batches:
+        if self._host.is_stopping() or not self._host.most_batches:
             return
         now_s = time.monotonic()
         self._elsewhere = {batch: until_s for batch, until_s in self._elsewhere.items() if until_s > now_s}
@@ -120,7 +113,7 @@ class BatchRunner:
         for root in sorted(roots, key=self._places().__getitem__):
             if self._host.is_stopping() or not self._may_take(root):
                 return
-            lease_ms = round(self._host.settings.lease_s * 1e3)
+            lease_ms = round(self._host.lease_s * 1e3)
             taken = await self._host.records.take(root, self._host.owner, lease_ms, but=self._elsewhere)
             if taken is not None:
                 self._begin(taken)
@@ -130,14 +123,14 @@ class BatchRunner:
         return Counter(batch.root for batch in self._open.values() if not batch.gives_way)
 
     def _may_take(self, root: str) -> bool:
-        places, most = self._places(), self._host.settings.most_batches
+        places, most = self._places(), self._host.most_batches
         if len(self._open) >= 2 * most:  # batches that give up their places have not ended yet
             return False
         return places.total() < most or (not places[root] and self._leaving(places) is not None)
 
     def _make_room(self) -> None:
         places = self._places()
-        leaving = self._leaving(places) if places.total() > self._host.settings.most_batches else None
+        leaving = self._leaving(places) if places.total() > self._host.most_batches else None
         if leaving is not None:
             leaving.gives_way = True
 

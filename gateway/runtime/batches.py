@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
-from fairlane.gateway.batches.host import BatchHost, BatchSettings
+from fairlane.gateway.batches.host import BatchHost
 from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.control.ledger.exporter import LedgerExporter
@@ -42,13 +42,11 @@ class Batches:
         self.records = BatchRecords(patient, most_open=kept.tenant_batches)
         host = BatchHost(
             owner=gateway_id,
-            settings=BatchSettings(
-                lease_s=kept.batch_lease_s,
-                most_batches=kept.batches,
-                most_lines=kept.lines,
-                most_batch_lines=kept.batch_lines,
-                max_answer_bytes=int(section.idempotency_answer_bytes),
-            ),
+            lease_s=kept.batch_lease_s,
+            most_batches=kept.batches,
+            most_lines=kept.lines,
+            most_batch_lines=kept.batch_lines,
+            max_answer_bytes=int(section.idempotency_answer_bytes),
             records=self.records,
             files=self.files,
             storage=self.storage,

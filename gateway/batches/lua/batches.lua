@@ -54,12 +54,12 @@ return {'ok'}
 -- name: batch_take
 -- Makes the caller the owner of a batch without an owner or with an expired lease. Called by BatchRecords.
 -- ARGV     1 owner, 2 lease ms, 3 name of this call, then batches that it cannot run
--- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} if none is free;
---          a repetition of the owner's last call returns the same batch
+-- Returns  {batch, epoch, doc, progress or false, cancelling or false}, or {open batches} if none is free; a repetition
+--          of the owner's last call returns the same batch
 local now, open, others, last = now_ms(), KEYS[1] .. 'open', {}, KEYS[1] .. 'take:' .. ARGV[1]
 local function reply(batch, epoch)
-  local fields = {'tenant', 'key', 'doc', 'progress', 'cancelling'}
-  return {batch, epoch, unpack(redis.call('HMGET', KEYS[1] .. 'batch:' .. batch, unpack(fields)))} -- at most the fields
+  local found = redis.call('HMGET', KEYS[1] .. 'batch:' .. batch, 'doc', 'progress', 'cancelling')
+  return {batch, epoch, found[1], found[2], found[3]}
 end
 
 local call, taken, taken_epoch = string.match(redis.call('GET', last) or '', '^(%S+) (%S+) (%d+)$')

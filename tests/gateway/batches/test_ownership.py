@@ -142,11 +142,11 @@ async def test_a_batch_whose_file_is_elsewhere_is_left_to_who_has_it(valkey_url:
         second.keys = first.keys
         async with first.sdk() as client:
             batch = await begun(client, lines(2))
-            await until(lambda: len(second.resources.batches.runner.left_to_others) == 1)
+            await until(lambda: len(second.resources.batches.runner._elsewhere) == 1)
             assert (await second.get(f"/v1/files/{batch.input_file_id}/content")).status_code == 503
             async with gateway(folder_settings(valkey_url, tmp_path / "a")) as third:
                 batch = await ended(client, batch)
-                assert not third.resources.batches.runner.left_to_others
+                assert not third.resources.batches.runner._elsewhere
     assert batch.status == "completed"
 
 
