@@ -34,7 +34,7 @@ from fairlane.gateway.control.operators.admin_key import AdminKeys, Guesses
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
-from fairlane.gateway.fleet import FleetCache, ModelQueueView, ServedModel
+from fairlane.gateway.fleet import FleetCache, ModelQueueView
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.search import Records
@@ -135,18 +135,14 @@ class HandPicture(FleetCache):
     """The same fleet as a cache has read it."""
 
     def __init__(self, fleet: HandFleet) -> None:
-        self.fleet = fleet
+        self.fleet, self.models = fleet, {}
 
     @property
     def is_fresh(self) -> bool:
         return True
 
     @property
-    def models(self) -> Mapping[str, ServedModel]:
-        return {}
-
-    @property
-    def workers(self) -> list[WorkerStatus]:
+    def workers(self) -> list[WorkerStatus]:  # type: ignore[override]  # statuses change during a test
         return self.fleet.statuses
 
 
