@@ -11,7 +11,7 @@
     delegated_keys.py                 keys without a secret, for callers with tokens or behind other gateways
     ledger.py, audit.py, upkeep.py    usage, the audit log, and the state and maintenance that gateways share
     idempotency.py                    requests with an idempotency key, and their sealed responses
-    erasure/                          the list of deleted tenants, and erasure of their data in this package
+    erasure.py                        the list of deleted tenants, and erasure of their data in this package
     responses.py                      stored responses, sealed; per-tenant seals for state that clients hold
 
 The gateway calls this package. A state machine test sends the same calls to the Redis store and to the in-memory

@@ -93,8 +93,20 @@ class LedgerEntry:
     kv_block_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Unexported:
+    """The next entries of one account to export."""
+
+    after: str
+    # How many entries the ledger had before these, since its beginning.
+    number: int
+    # Entries trimmed before they were exported.
+    lost: int
+    entries: list[LedgerEntry]
+
+
 class Ledger:
-    """Reads the ledger of any account, also of deleted tenants. Every call may raise StoreUnavailable."""
+    """The ledger of any account, also of deleted tenants, and its export. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
@@ -140,8 +152,11 @@ class Ledger:
             yield page
             after = page[-1].id
 
-    def accounts(self) -> AsyncIterator[tuple[str, str]]:
-        return all_accounts(self._database)
+    async def accounts(self, *, lately: bool = False) -> AsyncIterator[tuple[str, str]]:
+        """Yield each account with its root; with `lately`, only those of roots with recent requests."""
+        roots = set(await self._database.call("ZRANGE", keyspace.ROOTS, 0, -1)) if lately else None
+        async for account, root in all_accounts(self._database, roots):
+            yield account, root
 
     async def reaches_back(self, root: str, account: str) -> float | None:
         oldest = await self.entries(root, account, 1)
@@ -149,6 +164,26 @@ class Ledger:
 
     async def now_ms(self) -> int:
         return await self._database.now_ms()
+
+    async def export_state(self) -> str:
+        return await self._database.call("GET", keyspace.EXPORT) or ""
+
+    async def write_export_state(self, seen: str, new: str) -> bool:
+        return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
+
+    async def unexported(self, root: str, account: str, limit: int) -> Unexported:
+        after, number, lost, reply = await self._database.run(
+            "ledger_unexported", keyspace.of_root(root), account, limit
+        )
+        return Unexported(after, number, lost, _entries(reply))
+
+    async def between(self, root: str, account: str, after: str, last: str) -> list[LedgerEntry]:
+        stream = f"{keyspace.of_root(root)}ledger:{account}"
+        return _entries(await self._database.call("XRANGE", stream, f"({after}", last))
+
+    async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
+        """Record that the entries after `after` are exported; `number` counts all up to `last`. Repeatable."""
+        await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
 
     async def _report(
         self, root: str, account: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
@@ -257,49 +292,6 @@ def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
         gpu_us=gpu_us,
         kv_block_ms=kv_block_ms,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Unexported:
-    """The next entries of one account to export."""
-
-    after: str
-    # How many entries the ledger had before these, since its beginning.
-    number: int
-    # Entries trimmed before they were exported.
-    lost: int
-    entries: list[LedgerEntry]
-
-
-class LedgerExports:
-    """The export progress of all tenants' entries. Every call may raise StoreUnavailable, and may be repeated."""
-
-    def __init__(self, client: Redis) -> None:
-        self._database = Database(client)
-
-    async def known(self) -> str:
-        return await self._database.call("GET", keyspace.EXPORT) or ""
-
-    async def write(self, seen: str, new: str) -> bool:
-        return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
-
-    async def accounts(self, *, lately: bool) -> AsyncIterator[tuple[str, str]]:
-        roots = set(await self._database.call("ZRANGE", keyspace.ROOTS, 0, -1)) if lately else None
-        async for account, root in all_accounts(self._database, roots):
-            yield account, root
-
-    async def unexported(self, root: str, account: str, limit: int) -> Unexported:
-        after, number, lost, reply = await self._database.run(
-            "ledger_unexported", keyspace.of_root(root), account, limit
-        )
-        return Unexported(after, number, lost, _entries(reply))
-
-    async def between(self, root: str, account: str, after: str, last: str) -> list[LedgerEntry]:
-        stream = f"{keyspace.of_root(root)}ledger:{account}"
-        return _entries(await self._database.call("XRANGE", stream, f"({after}", last))
-
-    async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
-        await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
 
 
 # How far back the first roll-up of a tenant reaches.

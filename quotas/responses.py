@@ -17,7 +17,6 @@ from fairlane.quotas.scripts import Database, Redis
 
 # Per tenant.
 MOST_RESPONSES = 10_000
-_AT_ONCE = 100
 
 
 class KeptResponses:
@@ -65,15 +64,6 @@ def _name(response_id: str) -> str:
     return hashlib.sha256(response_id.encode()).hexdigest()
 
 
-async def forget_responses(database: Database, root: str, account: str) -> int:
-    """Delete all responses of a deleted tenant; return how many. Raises StoreUnavailable."""
-    prefix = keyspace.of_root(root)
-    count: int = await database.call("ZCARD", f"{prefix}responses:{account}")
-    while await database.run("responses_drop", prefix, account, _AT_ONCE):
-        pass
-    return count
-
-
 class TenantSeal:
     """The seal of one tenant."""
 
@@ -96,8 +86,3 @@ class TenantSeals:
 
     async def of(self, root: str, tenant: str) -> TenantSeal:
         return TenantSeal(await self._database.secret(keyspace.seal(root, tenant)), tenant)
-
-
-async def forget_seal(database: Database, root: str, tenant: str) -> None:
-    """Delete the key of a deleted tenant. Raises StoreUnavailable."""
-    await database.call("DEL", keyspace.seal(root, tenant))

@@ -54,13 +54,12 @@ class Election:
     async def run(self) -> None:
         await every(self._lease_s / STANDS_PER_LEASE, "the election", self.stand)
 
-    async def stand(self) -> None:
-        """Ask to be elected, or to remain elected. Raises what the client raises."""
-        if not self._is_fit():
-            return
+    async def stand(self) -> bool:
+        """Ask to be elected, or to remain elected; return whether this process is. Raises what the client raises."""
         asked_s = self._clock()
-        if await _STAND.run(self._client, self._key, self._name, round(self._lease_s * 1e3)):
+        if self._is_fit() and await _STAND.run(self._client, self._key, self._name, round(self._lease_s * 1e3)):
             self._until_s = asked_s + self._lease_s
+        return self.is_elected
 
     async def leave(self) -> None:
         self._until_s = 0.0

@@ -62,7 +62,7 @@ class StoreLink:
 
 
 async def every(
-    period_s: float, what: str, work: Callable[[], Awaitable[None]], *, woken: asyncio.Event | None = None
+    period_s: float, what: str, work: Callable[[], Awaitable[object]], *, woken: asyncio.Event | None = None
 ) -> None:
     """Run `work` every `period_s` until cancelled, and at once when `woken` is set.
 

@@ -8,7 +8,7 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.keys import SCRIPTS
 from fairlane.gateway.batches.storage import Storage
-from fairlane.quotas.erasure.listed import AT_ONCE, DeletedTenant
+from fairlane.quotas.erasure import AT_ONCE, DeletedTenant
 from fairlane.store.scripts import call, texts
 
 

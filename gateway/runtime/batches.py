@@ -15,7 +15,7 @@ from fairlane.gateway.runtime.requests import Requests
 from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
 from fairlane.quotas import keyspace
-from fairlane.quotas.ledger import LedgerExports
+from fairlane.quotas.ledger import Ledger
 from fairlane.store.election import Election
 
 # Rounds after which another gateway takes over from a silent one.
@@ -65,7 +65,7 @@ class Batches:
         ledger = section.ledger
         if ledger.export_url:
             self._exporter = exporter = LedgerExporter(
-                LedgerExports(patient),
+                Ledger(patient),
                 Election(patient, keyspace.EXPORTER, gateway_id, lease_s=EXPORT_LEASES * ledger.export_every_s),
                 storage(ledger.export_url),
                 self.drafts,

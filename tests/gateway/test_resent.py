@@ -28,7 +28,7 @@ from fairlane.gateway.insight.request_records import storage as record_storage
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from fairlane.quotas import keyspace
-from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.quotas.erasure import DeletedTenant
 from fairlane.quotas.ledger import RollUp
 from fairlane.quotas.tenants import TenantStore
 from tests.support.gateway.batch_files import a_batch

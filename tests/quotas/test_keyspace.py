@@ -9,8 +9,7 @@ import redis.asyncio
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit, Note
-from fairlane.quotas.erasure.budgets import BudgetErasure
-from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.quotas.limits import BATCH_LIMIT, LIMIT_NAMES, RULES, Limits
 from fairlane.quotas.packing import FIGURES
 from fairlane.quotas.scripts import FUNCTIONS, LIBRARY, LUA, PARTS, Database
@@ -71,7 +70,7 @@ async def test_what_is_no_more_leaves_no_figures_for_ever(house: RedisHouse) -> 
 
     await tenants.delete("acme")
     await house.store.settle("acme", "f1", charge())
-    await BudgetErasure(house.client).erase_keys(DeletedTenant(root="acme", account="acme"))
+    await TenantErasure(house.client).erase_keys(DeletedTenant(root="acme", account="acme"))
     gone = [await house.client.pttl(name) for name in names]
     await house.store.settle("acme", "f2", charge())
     settled = [await house.client.pttl(name) for name in names]

@@ -17,10 +17,10 @@ from fairlane.gateway.control.erasure.rounds import Erasure
 from fairlane.gateway.control.erasure.steps import ErasureSteps
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.storage import RecordStore
+from fairlane.quotas import erasure as quota_erasure
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import KeyStore, public_id
 from fairlane.quotas.audit import Audit
-from fairlane.quotas.erasure import listed
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -180,7 +180,7 @@ async def test_a_queue_is_shared_with_workers(masters: Masters, store: Connectio
 async def test_deleted_tenants_of_roots_on_all_nodes_are_erased(
     masters: Masters, store: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listed, "SETTLED_S", 0.0)
+    monkeypatch.setattr(quota_erasure, "SETTLED_S", 0.0)
     client, queue = store.patient, RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
     tenants, quotas = TenantStore(client), RedisQuotaStore(store.short)
     roots = [root_at(masters, port) for port in masters.ports]

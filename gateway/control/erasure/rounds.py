@@ -10,7 +10,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from fairlane.gateway.control.erasure.steps import ErasurePass, ErasureSteps
-from fairlane.quotas.erasure.listed import SETTLED_S, DeletedTenant, ErasureList
+from fairlane.quotas import keyspace
+from fairlane.quotas.erasure import SETTLED_S, DeletedTenant, ErasureList
+from fairlane.store.election import Election
 from fairlane.store.errors import is_rewriting
 from fairlane.store.retry import every
 
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
 AGAIN_S = 30.0
+LEASE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Erasure:
         self._client = client
         self._listed = ErasureList(client)
         self._steps = steps
-        self._gateway_id = gateway_id
+        # Two gateways that make a pass at the same time do no harm.
+        self._election = Election(client, keyspace.ERASER, gateway_id, lease_s=LEASE_S)
         self._is_store_embedded = is_store_embedded
         self._woken = asyncio.Event()
 
@@ -49,7 +53,7 @@ class Erasure:
     async def round(self) -> None:
         roots, passed = await self._listed.roots(), list[ErasurePass]()
         for root in roots:
-            if not await self._listed.is_led_by(self._gateway_id):
+            if not await self._election.stand():
                 break
             passed += await self._pass_over(await self._listed.due(root, await self._listed.now_ms()))
         if passed:

@@ -13,9 +13,7 @@ from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.storage import Storage
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.storage import RecordStore
-from fairlane.quotas.erasure.budgets import BudgetErasure
-from fairlane.quotas.erasure.ledger import LedgerErasure
-from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.errors import STORE_ERRORS
@@ -78,7 +76,7 @@ class ErasureSteps:
         workers: RedisRegistry,
         queues: Callable[[], Iterable[RedisQueue]],
     ) -> None:
-        self._budgets, self._ledger = BudgetErasure(client), LedgerErasure(client)
+        self._budgets = TenantErasure(client)
         self._batches = BatchErasure(client, batches, files, storage)
         self._records = records
         self._fleet_metrics = fleet_metrics
@@ -98,11 +96,11 @@ class ErasureSteps:
         await done.make("request_records", self._records.erase(gone.account))
         await done.make("figures", self._fleet_metrics.erase(gone.id, gone.created_s, gone.deleted_ms / 1e3))
         if gone.with_ledger:
-            await done.make("ledger_entries", self._ledger.erase_entries(gone))
-            await done.make("audit_entries", self._ledger.redact_audit(gone))
+            await done.make("ledger_entries", self._budgets.erase_entries(gone))
+            await done.make("audit_entries", self._budgets.redact_audit(gone))
             if done.is_settled and done.is_whole:
-                await done.make("limits", self._ledger.erase_figures(gone))
-                await done.make("ids", self._ledger.forget(gone))
+                await done.make("limits", self._budgets.erase_figures(gone))
+                await done.make("ids", self._budgets.forget(gone))
         return done
 
     async def _jobs(self, gone: DeletedTenant, settled_ms: int) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage, read_all
 from fairlane.gateway.control.admin.usage import ledger_lines
-from fairlane.quotas.ledger import LedgerEntry, LedgerExports
+from fairlane.quotas.ledger import Ledger, LedgerEntry
 from fairlane.store.election import Election
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
@@ -54,7 +54,7 @@ class LedgerExporter:
 
     def __init__(
         self,
-        exports: LedgerExports,
+        ledger: Ledger,
         election: Election,
         storage: Storage,
         drafts: Drafts,
@@ -62,7 +62,7 @@ class LedgerExporter:
         every_s: float,
         currency: str,
     ) -> None:
-        self._exports = exports
+        self._ledger = ledger
         self._election = election
         self._storage = storage
         self._drafts = drafts
@@ -80,10 +80,6 @@ class LedgerExporter:
             with suppress(*STORE_ERRORS):
                 await self._election.leave()
 
-    async def _is_elected(self) -> bool:
-        await self._election.stand()
-        return self._election.is_elected
-
     async def _round(self) -> None:
         try:
             await self.export()
@@ -93,8 +89,8 @@ class LedgerExporter:
 
     async def export(self) -> None:
         """Store all unexported entries if this gateway is elected. Raise STORE_ERRORS."""
-        while await self._is_elected():
-            known = await self._exports.known()
+        while await self._election.stand():
+            known = await self._ledger.export_state()
             segment = msgspec.json.decode(known, type=Segment) if known else Segment()
             if segment.spans:  # an exporter was interrupted
                 await self._finish(segment, await self._lines(segment))
@@ -104,14 +100,14 @@ class LedgerExporter:
                 self._has_seen_all = True
                 return
             following = await self._under_free_name(following)
-            if await self._exports.write(known, _encoded(following)):
+            if await self._ledger.write_export_state(known, _encoded(following)):
                 await self._finish(following, lines)
         self._has_seen_all = False
 
     async def _collected(self, number: int) -> tuple[Segment, list[bytes]]:
         day, spans, lines = "", [], list[bytes]()
-        async for account, root in self._exports.accounts(lately=self._has_seen_all):
-            found = await self._exports.unexported(root, account, MOST_ENTRIES - len(lines))
+        async for account, root in self._ledger.accounts(lately=self._has_seen_all):
+            found = await self._ledger.unexported(root, account, MOST_ENTRIES - len(lines))
             day = day or (_day(found.entries[0]) if found.entries else "")
             entries = [entry for entry in found.entries if _day(entry) == day]
             if entries:
@@ -125,7 +121,7 @@ class LedgerExporter:
     async def _lines(self, segment: Segment) -> list[bytes]:
         lines = list[bytes]()
         for span in segment.spans:
-            entries = await self._exports.between(span.root, span.account, span.after, span.last)
+            entries = await self._ledger.between(span.root, span.account, span.after, span.last)
             lines += self._written(span.account, entries)
         return lines
 
@@ -141,8 +137,8 @@ class LedgerExporter:
             lost += sum([span.entries for span in segment.spans]) - len(lines)
             self.exported += len(lines)
         for span in segment.spans:
-            await self._exports.exported(span.root, span.account, span.after, span.last, span.number)
-        if await self._exports.write(_encoded(segment), _encoded(Segment(segment.number))) and lost:
+            await self._ledger.exported(span.root, span.account, span.after, span.last, span.number)
+        if await self._ledger.write_export_state(_encoded(segment), _encoded(Segment(segment.number))) and lost:
             self.lost += lost
             log.error("%d entries of the ledger were dropped before they were exported: raise its byte limit", lost)
 

@@ -15,9 +15,9 @@ import redis.asyncio
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.batches.files import contents, new_id
 from fairlane.gateway.batches.storage import FolderStorage
+from fairlane.quotas import erasure as quota_erasure
 from fairlane.quotas import keyspace
-from fairlane.quotas.erasure import listed as listed_tenants
-from fairlane.quotas.erasure.listed import ErasureList
+from fairlane.quotas.erasure import ErasureList
 from tests.support.gateway.batch_files import begun, ended, folder_settings, line, lines, upload
 from tests.support.gateway.served import CHAT, OPERATOR, Served, gateway, serving, until
 
@@ -145,7 +145,7 @@ async def test_what_a_deleted_tenant_had_is_found_by_nobody_and_then_nowhere(
     assert (usage["total"]["requests"], usage["earlier"]) == (0, [""])
     assert (await admin(served, "GET", "/tenants/acme/usage?incarnation=")).json()["total"]["requests"] == 5
 
-    monkeypatch.setattr(listed_tenants, "SETTLED_S", 0.0)
+    monkeypatch.setattr(quota_erasure, "SETTLED_S", 0.0)
     await rewritten(served.store)
     erased = (await admin(served, "POST", "/tenants/acme/erase")).json()
     await rewritten(served.store)
@@ -256,7 +256,7 @@ async def test_an_open_batch_is_cancelled_before_it_is_erased(served: Served, tm
 
 
 async def test_an_id_that_was_erased_may_be_anothers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listed_tenants, "SETTLED_S", 0.0)
+    monkeypatch.setattr(quota_erasure, "SETTLED_S", 0.0)
     tenants = served.resources.accounts.tenants
     await tenants.create({"id": "acme"})
     await tenants.delete("acme")

@@ -17,7 +17,7 @@ from fairlane.gateway.control.erasure.steps import ErasureSteps
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
-from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.quotas.erasure import DeletedTenant
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry

@@ -16,7 +16,7 @@ from fairlane.gateway.batches.storage import Drafts, FolderStorage
 from fairlane.gateway.config import LedgerSection
 from fairlane.gateway.control.ledger.exporter import LedgerExporter
 from fairlane.quotas import keyspace
-from fairlane.quotas.ledger import Ledger, LedgerExports, RollUp
+from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.tenants import TenantStore
@@ -43,7 +43,7 @@ class Export:
     def exporter(self, name: str = "one") -> LedgerExporter:
         """One gateway's."""
         return LedgerExporter(
-            LedgerExports(self.client),
+            Ledger(self.client),
             Election(self.client, keyspace.EXPORTER, name, lease_s=60.0),
             FolderStorage(self.folder),
             Drafts(self.folder.parent / "drafts"),
@@ -151,7 +151,7 @@ async def test_an_exporter_killed_at_any_step_is_followed_by_another(
         return done
 
     with monkeypatch.context() as patch:
-        for owner, name in ((LedgerExports, "write"), (LedgerExports, "exported"), (FolderStorage, "put")):
+        for owner, name in ((Ledger, "write_export_state"), (Ledger, "exported"), (FolderStorage, "put")):
             patch.setattr(owner, name, killing(getattr(owner, name)))
         with pytest.raises(Killed):
             await export.exporter().export()

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from fairlane.quotas import api_keys
 from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, Scopes, public_id
 from fairlane.quotas.audit import Note
-from fairlane.quotas.erasure.budgets import BudgetErasure
-from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.tenants import Tenant, TenantStore, VersionConflict
@@ -307,7 +306,7 @@ async def test_a_key_whose_tenant_was_deleted_may_be_adopted_again(
     beta = await tenants.create({"id": "beta"})
 
     await keys.adopt(beta, sha256(OTHERS), {})
-    await BudgetErasure(store).erase_keys(DeletedTenant(root="acme", account="acme"))
+    await TenantErasure(store).erase_keys(DeletedTenant(root="acme", account="acme"))
 
     found = await keys.lookup(OTHERS)
     assert found is not None

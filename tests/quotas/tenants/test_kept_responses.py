@@ -5,7 +5,8 @@ import random
 import pytest
 import redis.asyncio
 
-from fairlane.quotas.responses import KeptResponses, forget_responses
+from fairlane.quotas.erasure import DeletedTenant, TenantErasure
+from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.scripts import Database
 from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, START_MS
 
@@ -130,7 +131,7 @@ async def test_all_of_a_tenant_are_forgotten_together(shelf: Shelf) -> None:
     await shelf.put(*(f"resp_{number}" for number in range(5)))
     await shelf.put("resp_1", tenant="other")
 
-    count = await forget_responses(Database(shelf.client), "root", "acme")
+    count = await TenantErasure(shelf.client).erase_responses(DeletedTenant(root="root", account="acme"))
 
     assert count == 5
 

@@ -13,15 +13,13 @@ from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, NewKey
 from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, AuditRedaction, Note
-from fairlane.quotas.erasure.budgets import BudgetErasure
-from fairlane.quotas.erasure.ledger import LedgerErasure
-from fairlane.quotas.erasure.listed import DeletedTenant
+from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
-from fairlane.quotas.ledger import Ledger, LedgerExports, RollUp
+from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.limits import Limits, Prices
 from fairlane.quotas.prices import PriceList, PriceRow, PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.responses import KeptResponses, forget_responses
+from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.scripts import FUNCTIONS, PARTS, Database
 from fairlane.quotas.store import Need
 from fairlane.quotas.tenants import Tenant, TenantIds, TenantStore
@@ -160,7 +158,7 @@ async def tenant_forget(two: Two) -> None:
     """The id is anybody's then."""
     await two.tenant()
     await TenantStore(two.plain).delete("acme")
-    await LedgerErasure(two.twice).forget(DeletedTenant(root="acme", account="acme"))
+    await TenantErasure(two.twice).forget(DeletedTenant(root="acme", account="acme"))
     assert await TenantStore(two.plain).root("acme") is None
     assert (await TenantStore(two.plain).create({"id": "acme"})).incarnation == ""
 
@@ -221,7 +219,7 @@ async def keys_drop(two: Two) -> None:
     child = await TenantStore(two.plain).create({"id": "child", "parent": "acme"})
     gone = await KeyStore(two.plain).create(child, {})
     await TenantStore(two.plain).delete("child")
-    assert await BudgetErasure(two.twice).erase_keys(DeletedTenant(root="acme", account="child")) == 1
+    assert await TenantErasure(two.twice).erase_keys(DeletedTenant(root="acme", account="child")) == 1
     assert await two.works(key)
     assert not await two.plain.keys(f"*{gone.key.id}*")
 
@@ -273,22 +271,22 @@ async def usage_roll(two: Two) -> None:
 async def ledger_unexported(two: Two) -> None:
     await two.house.store.reserve(ask())
     await two.house.store.settle("acme", "f1", charge())
-    found = await LedgerExports(two.twice).unexported("acme", "acme", 10)
+    found = await Ledger(two.twice).unexported("acme", "acme", 10)
     assert (len(found.entries), found.lost) == (1, 0)
 
 
 async def ledger_exported(two: Two) -> None:
     await two.house.store.reserve(ask())
     await two.house.store.settle("acme", "f1", charge())
-    exports = LedgerExports(two.twice)
+    exports = Ledger(two.twice)
     await exports.exported("acme", "acme", "0-0", "5-0", 1)
     await exports.exported("acme", "acme", "0-0", "4-0", 2)  # of a plan that is left behind
     assert (await exports.unexported("acme", "acme", 10)).after == "5-0"
 
 
 async def export_write(two: Two) -> None:
-    exports = LedgerExports(two.twice)
-    assert [await exports.write(*seen) for seen in (("", "one"), ("one", "two"), ("one", "three"))] == [
+    exports = Ledger(two.twice)
+    assert [await exports.write_export_state(*seen) for seen in (("", "one"), ("one", "two"), ("one", "three"))] == [
         True,
         True,
         False,
@@ -332,7 +330,7 @@ async def response_drop(two: Two) -> None:
 
 async def responses_drop(two: Two) -> None:
     await two.responses(two.plain).keep("acme", "acme", "r1", b"content")
-    await forget_responses(Database(two.twice), "acme", "acme")
+    await TenantErasure(two.twice).erase_responses(DeletedTenant(root="acme", account="acme"))
 
 
 CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {

@@ -6,8 +6,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.api_keys import KeyNotFound, KeyStore
-from fairlane.quotas.erasure.budgets import BudgetErasure
-from fairlane.quotas.erasure.listed import AT_ONCE, ErasureList
+from fairlane.quotas.erasure import AT_ONCE, ErasureList, TenantErasure
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
@@ -138,7 +137,7 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
 
     await tenants.delete("acme")
     (gone,) = await ErasureList(store).due("acme", 10**15)
-    assert await BudgetErasure(store).erase_keys(gone) == 1
+    assert await TenantErasure(store).erase_keys(gone) == 1
 
     left = {str(key) for key in await store.keys("*")}
     assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
@@ -175,10 +174,10 @@ async def test_a_tenant_of_many_keys_is_deleted_in_one_step_and_its_keys_in_boun
     (gone,) = await ErasureList(store).due("acme", 10**15)
     async with WatchedRedis(store, Killer(3)) as dying:
         with pytest.raises(Killed):
-            await BudgetErasure(dying).erase_keys(gone)
+            await TenantErasure(dying).erase_keys(gone)
     assert len(await store.keys("*{acme}:key:*")) == many - 3 * AT_ONCE
 
-    assert await BudgetErasure(store).erase_keys(gone) == many - 3 * AT_ONCE
+    assert await TenantErasure(store).erase_keys(gone) == many - 3 * AT_ONCE
 
     for pattern in ("*{acme}:key:*", "*{acme}:keys:*", "*{acme}:card:key:*"):
         assert await store.keys(pattern) == []
