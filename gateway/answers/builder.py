@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -67,8 +67,9 @@ class AnswerBuilder(ABC):
     Subclasses define the shape of the response: how a choice begins, the frames of its chunks, how a stream ends, and
     the whole object."""
 
-    # Id of the response, unless it is the request's.
+    # Id of the response, unless it derives from the job's.
     id = ""
+    ID_PREFIX: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class AnswerBuilder(ABC):
 
     @property
     def response_id(self) -> str:
-        return self.id
+        return self.id or f"{self.ID_PREFIX}{self.jobs[0].id}"
 
     def usage(self) -> Usage:
         prompt, completion, cached = 0, 0, 0
@@ -136,11 +137,11 @@ class AnswerBuilder(ABC):
             parts += len(choice.token_ids) * parts_of_a_token + len(choice.embedding) // 4
         return parts > LARGE_PARTS
 
-    @abstractmethod
-    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]: ...
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        return []
 
-    @abstractmethod
-    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]: ...
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        return []
 
     def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
         frames: list[bytes] = []
@@ -166,6 +167,7 @@ class AnswerBuilder(ABC):
                 choice.logprobs += chunk.logprobs
                 choice.finish_reason = chunk.finish_reason or choice.finish_reason
                 choice.stopped_by = chunk.stopped_by or choice.stopped_by
+                choice.embedding = chunk.embedding or choice.embedding
 
     def _reader(self) -> OutputReader | None:
         message = self.jobs[0].message

@@ -27,14 +27,11 @@ class ChoicesAnswer(AnswerBuilder):
     """A list of choices, each with index, text, log-probabilities and finish reason. All objects of one response share
     id, model, time and tier."""
 
-    ID_PREFIX: ClassVar[str]
-    # `object` of a whole response.
+    # `object` of a whole response, and of a stream's chunks.
     WHOLE: ClassVar[str]
-    # `object` of a stream's chunks.
     CHUNK: ClassVar[str]
-
-    @abstractmethod
-    def _opening(self) -> Json | None: ...
+    # Content of each choice's first chunk, before its text.
+    OPENING: ClassVar[Json | None] = None
 
     @abstractmethod
     def _new(self, text: str) -> Json: ...
@@ -47,10 +44,6 @@ class ChoicesAnswer(AnswerBuilder):
 
     @abstractmethod
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json: ...
-
-    @property
-    def response_id(self) -> str:
-        return f"{self.ID_PREFIX}{self.jobs[0].id}"
 
     def ending(self) -> bytes:
         if not self._request.include_usage:
@@ -72,8 +65,8 @@ class ChoicesAnswer(AnswerBuilder):
         frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
         before, _, after = frame.rpartition(_encode(_ANY_TEXT))
         choice.frame = before, after
-        opening, echo = self._opening(), self._echo(index)
-        frames = [] if opening is None else [sse.data(self._chunk([_choice(index, opening, None, None)]))]
+        echo = self._echo(index)
+        frames = [] if self.OPENING is None else [sse.data(self._chunk([_choice(index, self.OPENING, None, None)]))]
         return [*frames, before, _encode(echo), after] if echo else frames
 
     def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
@@ -117,9 +110,7 @@ class ChatAnswer(ChoicesAnswer):
     """Choices that are assistant messages; the first chunk of each names the role."""
 
     ID_PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
-
-    def _opening(self) -> Json:
-        return {"delta": {"role": "assistant", "content": "", "refusal": None}}
+    OPENING: ClassVar[Json | None] = {"delta": {"role": "assistant", "content": "", "refusal": None}}
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         choice.reader = self._reader()
@@ -189,9 +180,6 @@ class CompletionAnswer(ChoicesAnswer):
 
     ID_PREFIX, WHOLE, CHUNK = "cmpl-", "text_completion", "text_completion"
 
-    def _opening(self) -> None:
-        return None
-
     def _echo(self, index: int) -> str:
         request = self._request
         if not isinstance(request, CompletionRequest) or not request.echo:
@@ -236,11 +224,8 @@ def completion_logprobs(
 
 
 def _named(text: TextModel, token_id: int, logprob: float) -> dict[str, Any]:
-    return {
-        "token": text.token_text(token_id),
-        "logprob": _finite(logprob),
-        "bytes": list(text.token_bytes(token_id)),
-    }
+    spelled = text.token_bytes(token_id)
+    return {"token": spelled.decode("utf-8", "replace"), "logprob": _finite(logprob), "bytes": list(spelled)}
 
 
 def _finite(logprob: float) -> float:

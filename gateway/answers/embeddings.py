@@ -3,12 +3,11 @@
 import base64
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
-from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
-from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
+from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.dialects.openai.embeddings import EmbeddingRequest
 
 FLOAT_BYTES = 4
@@ -40,11 +39,6 @@ class EmbeddingAnswer(AnswerBuilder):
             for at in range(0, len(choice.embedding), width):
                 yield choice.embedding[at : at + width]
 
-    def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
-        for chunk in chunks:
-            if isinstance(chunk, TextChunk):
-                self._choices[chunk.index] = AnswerChoice(embedding=chunk.embedding)
-
     def _encoded(self, vector: bytes) -> str | msgspec.Raw:
         """Return one vector's JSON. Vectors are encoded one by one: encoding all at once would block other threads."""
         request = self._request
@@ -54,9 +48,3 @@ class EmbeddingAnswer(AnswerBuilder):
         if sys.byteorder != "little":
             numbers.byteswap()
         return msgspec.Raw(_encode(numbers.tolist()))
-
-    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
-        return []
-
-    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
-        return []

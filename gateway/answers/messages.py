@@ -89,15 +89,13 @@ class BlockFrames:
 class MessagesAnswer(AnswerBuilder):
     """One message: thinking, text and calls, in the order of the model's output."""
 
+    ID_PREFIX = "msg_"
+
     def _prepare(self) -> None:
         self._display: Display = self._request.thinking if isinstance(self._request, MessagesRequest) else "hidden"
         self._blocks = BlockFrames(self._display)
         # Fields of the last frames.
         self._ended: Json = {}
-
-    @property
-    def response_id(self) -> str:
-        return f"msg_{self.jobs[0].id}"
 
     def fault(self, body: Json) -> bytes:
         return error_frame(body)

@@ -1,9 +1,6 @@
-"""Output items of a response: turns the model's output into reasoning, messages and calls, one open at a time, and each
-step into an event with OpenAI's name.
+"""Output items of a response (reasoning, messages and calls, one open at a time), and the events of building them:
 
-    output_item.added  content_part.added  …delta  …  …done  content_part.done  output_item.done
-                         └──── for texts ───┘           └──── for texts ───┘
-"""
+output_item.added [content_part.added] …delta … …done [content_part.done] output_item.done"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,19 +49,28 @@ class TextItem(OpenItem):
     # Prefix of the text's event names.
     EVENT: ClassVar[str]
 
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.logprobs: list[Json] = []
+
     @abstractmethod
     def _part(self) -> Json: ...
+
+    def more(self, text: str, logprobs: list[Json]) -> Iterator[Json]:
+        self._said.append(text)
+        self.logprobs += logprobs
+        yield self._event(f"{self.EVENT}.delta", content_index=0, delta=text, **self._fields(logprobs))
 
     def opening(self) -> Iterator[Json]:
         yield from super().opening()
         yield self._event("content_part.added", content_index=0, part=self._part())
 
     def closing(self, status: Status) -> Iterator[Json]:
-        yield self._event(f"{self.EVENT}.done", content_index=0, text=self.text, **self._text_fields())
+        yield self._event(f"{self.EVENT}.done", content_index=0, text=self.text, **self._fields(self.logprobs))
         yield self._event("content_part.done", content_index=0, part=self._part())
         yield from super().closing(status)
 
-    def _text_fields(self) -> Json:
+    def _fields(self, logprobs: list[Json]) -> Json:
         return {}
 
     def _parts(self, status: Status) -> list[Json]:
@@ -80,10 +86,6 @@ class ReasoningOutput(TextItem):
         parts = self._parts(status)
         return {"type": "reasoning", "id": self._id, "summary": [], "content": parts, "status": status}
 
-    def more(self, text: str) -> Iterator[Json]:
-        self._said.append(text)
-        yield self._event("reasoning_text.delta", content_index=0, delta=text)
-
     def _part(self) -> Json:
         return {"type": "reasoning_text", "text": self.text}
 
@@ -93,24 +95,15 @@ class MessageOutput(TextItem):
 
     PREFIX, EVENT = "msg", "output_text"
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.logprobs: list[Json] = []
-
     def as_json(self, status: Status) -> Json:
         parts = self._parts(status)
         return {"type": "message", "id": self._id, "role": "assistant", "content": parts, "status": status}
 
-    def more(self, text: str, logprobs: list[Json]) -> Iterator[Json]:
-        self._said.append(text)
-        self.logprobs += logprobs
-        yield self._event("output_text.delta", content_index=0, delta=text, logprobs=logprobs)
-
     def _part(self) -> Json:
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
 
-    def _text_fields(self) -> Json:
-        return {"logprobs": self.logprobs}
+    def _fields(self, logprobs: list[Json]) -> Json:
+        return {"logprobs": logprobs}
 
 
 class FunctionCall(OpenItem):
@@ -212,10 +205,11 @@ class OutputItems:
 
     def _append_reasoning(self, text: str) -> Iterator[Json]:
         self._logprobs = []
-        if not isinstance(self._open, ReasoningOutput):
-            yield from self._begin(ReasoningOutput(self._next()))
-        if isinstance(self._open, ReasoningOutput):
-            yield from self._open.more(text)
+        opened = self._open
+        if not isinstance(opened, ReasoningOutput):
+            opened = ReasoningOutput(self._next())
+            yield from self._begin(opened)
+        yield from opened.more(text, [])
 
     def _content(self, text: str) -> Iterator[Json]:
         if not isinstance(self._open, MessageOutput):

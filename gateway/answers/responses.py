@@ -67,9 +67,6 @@ class ResponseAnswer(AnswerBuilder):
         ]
         return b"".join(frames)
 
-    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
-        return []
-
     def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         return [self._event(event) for event in self._events(chunk)]
 
