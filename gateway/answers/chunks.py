@@ -7,10 +7,11 @@ from typing import Protocol
 
 import msgspec
 
+from fairlane.common.redacted import Redacted
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
 
-class TextChunk(msgspec.Struct, frozen=True):
+class TextChunk(Redacted, frozen=True):
     """New output of one choice. The last one has the finish reason."""
 
     # Index of the choice in the whole response.
@@ -24,9 +25,6 @@ class TextChunk(msgspec.Struct, frozen=True):
     stopped_by: str | None = None
     # An embedder's vectors instead of text, as the worker sends them.
     embedding: bytes = b""
-
-    def __repr__(self) -> str:
-        return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -10,8 +10,7 @@ from fairlane.gateway.answers.message import read_chunk
 from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.dialects.openai.compaction import CompactRequest
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest
-from fairlane.gateway.dialects.openai.response_items import MessageItem, new_id
-from fairlane.gateway.dialects.openai.sealed_summary import sealed
+from fairlane.gateway.dialects.openai.response_items import CompactionItem, MessageItem, new_id
 from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason
 
@@ -146,11 +145,7 @@ class CompactionAnswer(ResponseAnswer):
             "created_at": self._created_s,
             "output": [
                 *[item.as_json() for item in said],
-                {
-                    "type": "compaction",
-                    "id": new_id("cmp"),
-                    "encrypted_content": sealed(summary, self.request.close),
-                },
+                CompactionItem.sealed(summary, self.request.close).as_json(),
             ],
             "usage": response["usage"],
         }

@@ -3,7 +3,6 @@
     tokenizer.py        prompts to ids, ids to text, stop strings: start here
     vocabulary.py       the bytes that each token adds to a text
     conversation.py     messages in the form that chat templates expect
-    late_system.py      system messages after others, for templates that do not support them
     chat_template.py    renders a conversation in the sandbox of `template_*.py`
     control_tokens.py   control tokens, recognised only in the template's own characters
 

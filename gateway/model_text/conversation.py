@@ -1,12 +1,11 @@
-"""Converts a conversation to the dicts that a chat template expects, with each call's arguments as an object.
+"""Converts a conversation to the dicts that a chat template expects.
 
-Templates differ, so some things are adapted: names of answered functions, which OpenAI's clients omit, are found by the
-call's id; ids are shortened for templates that require nine characters (Mistral's); and calls, results or late system
-messages become text for templates without support for them. What the source does not show is found by probing, once per
-template: whether arguments are an object or JSON text, whether a turn with only calls has no content or an empty one,
-and which system messages it supports."""
+What a template does not support becomes text: tools, calls, results, and system messages after others, which agents
+send. If its source does not show what it supports, a probe does, once per template."""
 
 import hashlib
+import itertools
+import json
 import re
 import string
 from collections.abc import Callable, Sequence
@@ -15,8 +14,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
-from fairlane.gateway.dialects.openai.tools import ToolCall
-from fairlane.gateway.model_text import late_system
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
+from fairlane.gateway.dialects.tools.syntax import CallSyntax
 from fairlane.gateway.model_text.chat_template import TemplateRefusal
 
 # OpenAI's roles → the roles that models know.
@@ -24,6 +23,18 @@ _ROLES = {"developer": "system", "function": "tool"}
 _NINE = re.compile(r"length\s*(?:!=|==|<)\s*9\b")
 _TOOL_ROLE = re.compile(r"""['"]tool['"]""")
 _ID_LETTERS = string.ascii_letters + string.digits
+# Tools in a system turn, in the form that Hermes models learn.
+_TOOLS_TEXT = """\
+You may call one or more functions to help with the user's request.
+
+These are the functions, each with the JSON schema of its parameters:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments in this form, and nothing else:
+{call}
+Its result will be given to you in the next turn."""
 
 
 class _Form(NamedTuple):
@@ -43,34 +54,49 @@ _PROBE = (
     ),
     Turn(role="tool", content="a", tool_call_id="call_1"),
 )
+_LATE_SYSTEM_PROBE = (
+    Turn(role="user", content="a"),
+    Turn(role="system", content=_VALUE),
+    Turn(role="assistant", content="a"),
+    Turn(role="user", content="a"),
+)
 
 
 class Conversation:
     """Converts messages for one chat template."""
 
-    def __init__(
-        self, source: str, render: Callable[[list[dict[str, Any]]], str], spell: Callable[[ToolCall], str]
-    ) -> None:
-        """`source`: the template's. `render`: renders it, or raises TemplateRefusal. `spell`: writes a call as text,
-        for templates without support for calls."""
+    def __init__(self, source: str, render: Callable[[list[dict[str, Any]]], str], syntax: CallSyntax) -> None:
+        """`source`: the template's. `render`: renders it, or raises TemplateRefusal. `syntax`: of calls as text, for
+        templates without support for calls."""
+        self._syntax = syntax
         self._short_ids = _NINE.search(source) is not None
         self._reads_thinking = "thinking" in source and "reasoning_content" not in source
-        self._spell = None if "tool_calls" in source else spell
+        self._reads_calls = "tool_calls" in source
         self._reads_results = _TOOL_ROLE.search(source) is not None
-        self._form = _FORMS[0]
-        if self._spell is None:
-            self._form = self._best_form(render)
-        self.takes_system = _VALUE in _probe(
+        self._form = self._best_form(render) if self._reads_calls else _FORMS[0]
+        self._takes_system = _VALUE in _probe(
             render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
         )
-        self._takes_late_system = late_system.PROBE_TEXT in _probe(
-            render, self._messages(late_system.PROBE, self._form)
-        )
+        self._takes_late_system = _VALUE in _probe(render, self._messages(_LATE_SYSTEM_PROBE, self._form))
 
     def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
-        if not self._takes_late_system and late_system.has_late_system(turns):
-            turns = late_system.as_user(turns)
+        if not self._takes_late_system:
+            turns = late_system_as_user(turns)
         return self._messages(turns, self._form)
+
+    def with_tools(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Turn]:
+        """Return the turns with the tools at the end of the system turn or, if the template takes none, at the
+        beginning of the user's turn."""
+        definitions = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
+        syntax = self._syntax
+        call = syntax.before + syntax.spell("<function-name>", "<arguments-as-JSON>") + syntax.after
+        text = _TOOLS_TEXT.format(tools=definitions, call=call)
+        first = turns[0] if turns else None
+        if first is not None and _is_system(first):
+            return [replace(first, content=f"{first.content or ''}\n\n{text}"), *turns[1:]]
+        if first is not None and first.role == "user" and not self._takes_system:
+            return [replace(first, content=f"{text}\n\n{first.content or ''}"), *turns[1:]]
+        return [Turn(role="system", content=text), *turns]
 
     def _best_form(self, render: Callable[[list[dict[str, Any]]], str]) -> _Form:
         rendered = {form: _probe(render, self._messages(_PROBE, form)) for form in _FORMS}
@@ -80,8 +106,8 @@ class Conversation:
 
     def _messages(self, turns: Sequence[Turn], form: _Form) -> list[dict[str, Any]]:
         called = {call.id: call.name for turn in turns for call in turn.tool_calls if call.id}
-        if self._spell is not None:
-            turns = [_with_calls_as_text(turn, self._spell) if turn.tool_calls else turn for turn in turns]
+        if not self._reads_calls:
+            turns = [_with_calls_as_text(turn, self._syntax) if turn.tool_calls else turn for turn in turns]
         if not self._reads_results:
             turns = _results_as_text(turns)
         return [self._message(turn, called, form) for turn in turns]
@@ -128,9 +154,28 @@ def _probe(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[st
         return ""
 
 
-def _with_calls_as_text(turn: Turn, spell: Callable[[ToolCall], str]) -> Turn:
+def late_system_as_user(turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Return the turns with system messages after others as parts of user turns; adjacent user turns are then merged,
+    since templates without late system messages often require alternating roles."""
+    first = list(itertools.takewhile(_is_system, turns))
+    later = turns[len(first) :]
+    if not any(map(_is_system, later)):
+        return turns
+    shown = [
+        Turn(role="user", content=f"<system>\n{turn.content or ''}\n</system>") if _is_system(turn) else turn
+        for turn in later
+    ]
+    return merge_turns([*first, *shown], lambda group, turn: group[-1].role == turn.role == "user")
+
+
+def _is_system(turn: Turn) -> bool:
+    return turn.role in ("system", "developer")
+
+
+def _with_calls_as_text(turn: Turn, syntax: CallSyntax) -> Turn:
     said = [turn.content] if turn.content else []
-    return replace(turn, content="\n".join([*said, *map(spell, turn.tool_calls)]), tool_calls=())
+    calls = [syntax.spell(call.name, call.arguments or "{}") for call in turn.tool_calls]
+    return replace(turn, content="\n".join([*said, *calls]), tool_calls=())
 
 
 def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import msgspec
 from tokenizers import Tokenizer
 
+from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.openai.requests import Effort, Prompt, Turn
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.dialects.tools.deltas import OutputReader
-from fairlane.gateway.dialects.tools.description import call_text, with_tools
 from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.model_text.chat_template import ChatTemplate, TemplateRefusal
@@ -103,9 +102,7 @@ class TextModel:
         ends = {self.token_text(token) for token in card.eos_token_ids}
         self.output_format = OutputFormat(card.chat_template or "", names, special, response_template, ends)
         self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
-        self._conversation = Conversation(
-            card.chat_template or "", self._render, lambda call: call_text(call, self.output_format.syntax)
-        )
+        self._conversation = Conversation(card.chat_template or "", self._render, self.output_format.syntax)
 
     def chat_prompt(
         self, messages: Sequence[Turn], tools: Sequence[Tool] = (), effort: Effort | None = None
@@ -121,8 +118,7 @@ class TextModel:
                 raise invalid(effort.param, f"`{effort.param}`: this model has no reasoning efforts.")
             effort = None
         if tools and not self._template.reads_tools:
-            takes_system = self._conversation.takes_system
-            messages, tools = with_tools(messages, tools, self.output_format.syntax, takes_system=takes_system), ()
+            messages, tools = self._conversation.with_tools(messages, tools), ()
         try:
             offered = [tool.as_json() for tool in tools] or None
             text = self._render(self._conversation.messages(messages), offered, None if effort is None else effort.word)
@@ -236,7 +232,7 @@ def _tokenizer(card: ModelCard) -> Tokenizer:
         raise ValueError(f"the tokenizer of model card {card.model!r} cannot be read") from error
 
 
-class TextPiece(msgspec.Struct, frozen=True):
+class TextPiece(Redacted, frozen=True):
     """The result of a push."""
 
     text: str
@@ -244,9 +240,6 @@ class TextPiece(msgspec.Struct, frozen=True):
     counted: int
     # A stop string was completed; no text follows.
     stopped: bool
-
-    def __repr__(self) -> str:
-        return f"TextPiece({len(self.text)} characters, counted={self.counted}, stopped={self.stopped})"
 
 
 class TokenStream:

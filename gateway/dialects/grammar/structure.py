@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
+from fairlane.common.redacted import Redacted
 
 StructureKind = Literal["json_schema", "regex", "choice", "grammar"]
 ANY_OBJECT = '{"type":"object"}'
 
 
-class Structure(msgspec.Struct, frozen=True):
+class Structure(Redacted, frozen=True):
     """The structure of every choice of a response."""
 
     kind: StructureKind
@@ -19,20 +19,14 @@ class Structure(msgspec.Struct, frozen=True):
     # The field that requested it.
     param: str
 
-    def __repr__(self) -> str:
-        return f"Structure({self.kind}, {len(self.text)} characters)"
 
-
-class CheckedGrammar(msgspec.Struct, frozen=True):
+class CheckedGrammar(Redacted, frozen=True):
     """A grammar that workers may compile."""
 
     # In the form for workers; empty allows any text.
     text: str = ""
     # Memory of the compiled grammar; 0 if unknown.
     compiled_bytes: int = 0
-
-    def __repr__(self) -> str:
-        return f"CheckedGrammar({len(self.text)} characters, {self.compiled_bytes} bytes)"
 
 
 def json_structure(schema: object, param: str) -> Structure:

@@ -9,7 +9,6 @@
     response_tools.py   its tools and tool choice
     response_items.py   items of its conversations, and their turns
     compaction.py       compaction of a conversation
-    sealed_summary.py   the summary that a compaction's client holds
     neutral.py          unsupported fields, and their values without effect
     rate_limits.py      the x-ratelimit headers
 

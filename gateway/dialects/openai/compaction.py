@@ -11,8 +11,7 @@ from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.request_bodies import RequestBody, checked
 from fairlane.gateway.dialects.openai.requests import Turn, stated_fields
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
-from fairlane.gateway.dialects.openai.response_items import Items, turns_of
-from fairlane.gateway.dialects.openai.sealed_summary import Close, Open
+from fairlane.gateway.dialects.openai.response_items import Close, Items, Open, turns_of
 from fairlane.gateway.dialects.openai.tools import ToolChoice
 from fairlane.gateway.errors import invalid
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import BaseModel
 
+from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.request_bodies import (
@@ -40,7 +41,7 @@ _SAME_FIELDS = frozenset(
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
 
-class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     """The common part of all requests for generation."""
 
     model: str
@@ -72,9 +73,6 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Prompts are only found in the cache by requests with the same salt.
     cache_salt: str = ""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
-
     @property
     def is_conversation(self) -> bool:
         return False
@@ -97,7 +95,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Turn(Redacted, frozen=True, kw_only=True):
     """One message of a conversation, as chat templates read it."""
 
     role: str
@@ -107,9 +105,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Turn({self.role}, {len(self.content or '')} characters, {len(self.tool_calls)} calls)"
 
 
 def merge_turns(

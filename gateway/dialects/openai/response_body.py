@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field, ValidationError
 
+from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
@@ -20,6 +21,7 @@ from fairlane.gateway.dialects.openai.response_items import (
     Item,
     Items,
     Json,
+    Open,
     OutputItem,
     Summary,
     read_items,
@@ -34,7 +36,6 @@ from fairlane.gateway.dialects.openai.response_tools import (
     ToolNamespace,
     offered_tools_of,
 )
-from fairlane.gateway.dialects.openai.sealed_summary import Open, unsealed
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice
 from fairlane.gateway.errors import invalid
@@ -122,14 +123,11 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     store: bool = True
 
 
-class KeptResponse(msgspec.Struct, frozen=True):
+class KeptResponse(Redacted, frozen=True):
     """A stored response with its input: enough to show it and to continue from it."""
 
     response: Json
     items: list[Json]
-
-    def __repr__(self) -> str:
-        return f"KeptResponse({len(self.items)} items)"
 
 
 read_kept = msgspec.json.Decoder(KeptResponse).decode
@@ -200,7 +198,7 @@ def conversation(
 def _opened(item: GivenItem, opens: Open | None) -> Item:
     if not isinstance(item, CompactionItem):
         return item
-    text = None if opens is None else unsealed(item.encrypted_content, opens)
+    text = None if opens is None else item.summary(opens)
     if text is None:
         raise invalid("input", "`input` holds a compaction of another tenant, or one that was changed.")
     return Summary(item, text)

@@ -3,9 +3,10 @@
 Each message is a separate turn. Reasoning, text and calls that the model produced together are one turn, in this order.
 """
 
+import base64
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -19,6 +20,9 @@ from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
 
 Json = dict[str, Any]
+# Encrypt and decrypt what a tenant's clients hold; None if it is another tenant's, or was changed.
+Close = Callable[[bytes], bytes]
+Open = Callable[[bytes], bytes | None]
 Status = Literal["in_progress", "completed", "incomplete"]
 # The only argument of a custom tool, as the model sees it.
 INPUT = "input"
@@ -179,6 +183,18 @@ class CompactionItem(Fields):
     ]
     id: Annotated[Hint | None, about("Identifier")] = None
     created_by: Annotated[Hint | None, about("For the caller's own use; it has no effect")] = None
+
+    @classmethod
+    def sealed(cls, summary: str, close: Close) -> "CompactionItem":
+        return cls(type="compaction", encrypted_content=base64.urlsafe_b64encode(close(summary.encode())).decode())
+
+    def summary(self, opens: Open) -> str | None:
+        """Return the sealed summary; None if it is not this tenant's, or was changed."""
+        try:
+            content = opens(base64.urlsafe_b64decode(self.encrypted_content))
+        except ValueError:
+            return None
+        return None if content is None else content.decode()
 
     def as_json(self) -> Json:
         return {"type": "compaction", "id": self.id or new_id("cmp"), "encrypted_content": self.encrypted_content}

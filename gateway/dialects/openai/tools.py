@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import msgspec
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
@@ -27,7 +27,7 @@ Mode = Literal["none", "auto", "required"]
 DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Tool(Redacted, frozen=True, kw_only=True):
     """A function that the model may call."""
 
     name: str
@@ -39,19 +39,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
-    def __repr__(self) -> str:
-        return "Tool(…)"
 
-
-class ToolChoice(msgspec.Struct, frozen=True):
+class ToolChoice(Redacted, frozen=True):
     """The tools that the model may call, and if it must call one."""
 
     mode: Mode = "auto"
     # None allows all tools of the request.
     names: tuple[str, ...] | None = None
-
-    def __repr__(self) -> str:
-        return f"ToolChoice({self.mode})"
 
     def offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
         if self.mode == "none":
@@ -59,7 +53,7 @@ class ToolChoice(msgspec.Struct, frozen=True):
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(Redacted, frozen=True, kw_only=True):
     """A call in an earlier turn of the model."""
 
     name: str
@@ -75,9 +69,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError:
             return self.arguments
         return found if isinstance(found, dict) else self.arguments
-
-    def __repr__(self) -> str:
-        return "ToolCall(…)"
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
     output_format.py  one model's output format, detected from its card: start here
     syntax.py         how model families write calls; `syntaxes/` holds the definitions
-    cursor.py    a position in a text that arrives in pieces
     reader.py         parses a choice's text as it arrives: content, reasoning, calls
+    messages.py       the same for gpt-oss, whose text consists of messages
     deltas.py         the pieces of parsed output
-    marks.py          finds marks in streamed text
+    cursor.py         a position in streamed text, and the marks in it
     json_text.py      finds the end of a JSON value in streamed text
     tagged.py         arguments written as tags, converted by the tool's schema
     template_reader.py  as reader.py, with a response template that came with the model
     grammar.py        the grammar of calls, for the worker
-    description.py    tools in a system turn, for models whose template does not show tools
 
 Called by `model_text/` (the prompt) and by the endpoints (the output). It knows no tenant, queue or tokenizer.
 """

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Generator, Sequence
 
 from fairlane.gateway.dialects.tools.json_text import Found, JsonScanner
-from fairlane.gateway.dialects.tools.marks import Marks
 from fairlane.gateway.http.json_reader import read_text
 
 MAX_HEAD_CHARS = 8 * 1024
@@ -15,6 +14,28 @@ BLANKS = re.compile(r"\s*")
 
 # Continues with each push.
 Asking = Generator[None, None, bool]
+
+
+class Marks:
+    """Finds the first of several marks in streamed text."""
+
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._pattern = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
+        self._beginnings = {mark[:length] for mark in marks for length in range(1, len(mark))}
+        self._longest = max(map(len, self._beginnings), default=0)
+        self._firsts = {mark[0] for mark in marks}
+
+    def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int, str | None]:
+        """Return the start and end of the first mark, and the mark. Without one, `text` is free up to the start, where
+        the text that follows may complete a mark."""
+        found = self._pattern.search(text, at)
+        if found is not None:
+            return found.start(), found.end(), found[0]
+        first = max(at, len(text) - self._longest)
+        for begin in range(first, len(text)) if not ended else ():
+            if text[begin] in self._firsts and text[begin:] in self._beginnings:
+                return begin, begin, None
+        return len(text), len(text), None
 
 
 class TextCursor:

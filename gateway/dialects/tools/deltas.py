@@ -3,13 +3,13 @@
 import secrets
 from typing import Protocol
 
-import msgspec
+from fairlane.common.redacted import Redacted
 
 _ID_LENGTH = 24
 _MAX_BLANKS = 1024
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True):
+class ToolCallDelta(Redacted, frozen=True):
     """A piece of one call. The first one has its id and name."""
 
     index: int
@@ -17,11 +17,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
     id: str | None = None
     name: str | None = None
 
-    def __repr__(self) -> str:
-        return f"ToolCallDelta({self.index}, {len(self.arguments)} characters)"
 
-
-class OutputDelta(msgspec.Struct, frozen=True):
+class OutputDelta(Redacted, frozen=True):
     """The output that one push of text added.
 
     Its parts are in this order: the rest of a call that an earlier delta began, reasoning, content, new calls."""
@@ -37,9 +34,6 @@ class OutputDelta(msgspec.Struct, frozen=True):
     @property
     def begun(self) -> tuple[ToolCallDelta, ...]:
         return self.calls if self.continued is None else self.calls[1:]
-
-    def __repr__(self) -> str:
-        return f"OutputDelta({len(self.content)} + {len(self.reasoning)} characters, {len(self.calls)} of calls)"
 
 
 class OutputReader(Protocol):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from enum import Enum
 
 from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.cursor import Marks
 from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
-from fairlane.gateway.dialects.tools.marks import Marks
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")

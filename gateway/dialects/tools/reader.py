@@ -15,10 +15,17 @@ from functools import partial
 
 from fairlane.gateway.dialects.openai.tools import NO_PARAMETERS, Tool
 from fairlane.gateway.dialects.tools import tagged
-from fairlane.gateway.dialects.tools.cursor import BLANKS, MAX_BODY_CHARS, MAX_HEAD_CHARS, Asking, TextCursor, decoded
+from fairlane.gateway.dialects.tools.cursor import (
+    BLANKS,
+    MAX_BODY_CHARS,
+    MAX_HEAD_CHARS,
+    Asking,
+    Marks,
+    TextCursor,
+    decoded,
+)
 from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
 from fairlane.gateway.dialects.tools.json_text import Found, JsonScanner
-from fairlane.gateway.dialects.tools.marks import Marks
 from fairlane.gateway.dialects.tools.syntax import CallSyntax
 
 _MAX_NAMED_HEAD_CHARS = 512

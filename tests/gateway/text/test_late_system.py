@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from fairlane.gateway.dialects.openai.requests import Turn
-from fairlane.gateway.model_text.late_system import as_user, has_late_system
+from fairlane.gateway.model_text.conversation import late_system_as_user
 from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.cards import CHATML, byte_level_card
@@ -52,14 +52,13 @@ def test_a_conversation_without_them_is_as_it_was(template: str) -> None:
 def test_system_messages_at_the_beginning_are_not_late() -> None:
     developer = Turn(role="developer", content="x")
 
-    assert not has_late_system([FIRST, developer, ASKED])
-    assert has_late_system([FIRST, ASKED, developer])
-    assert as_user([FIRST, developer, ASKED]) == [FIRST, developer, ASKED]
-    assert not has_late_system([])
+    assert late_system_as_user([FIRST, developer, ASKED]) == [FIRST, developer, ASKED]
+    assert late_system_as_user([FIRST, ASKED, developer]) != [FIRST, ASKED, developer]
+    assert late_system_as_user([]) == []
 
 
 def test_many_turns_become_one_at_once_and_not_one_after_the_other() -> None:
     turns = [FIRST, *[ASKED, LATE] * 500]
 
-    assert calls_of(replace, lambda: as_user(turns)) == 1
-    assert [turn.role for turn in as_user(turns)] == ["system", "user"]
+    assert calls_of(replace, lambda: late_system_as_user(turns)) == 1
+    assert [turn.role for turn in late_system_as_user(turns)] == ["system", "user"]
