@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 
 from fairlane.gateway import errors
-from fairlane.gateway.control.openapi.anthropic import AnthropicError
+from fairlane.gateway.control.openapi.answers import AnthropicError
 from fairlane.gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, Retry
 
 CONTRACT: dict[int, set[Code]] = {

@@ -2,8 +2,7 @@
 
     document.py      builds the document from the models and tables that serve requests; open it first
     calls.py         the operations of the tenant API and of the open calls; the admin API declares its own
-    schemas.py       responses of the tenant endpoints
-    responses.py     responses of the Responses API; anthropic.py, of Anthropic's
+    answers.py       answers of the tenant API
     headers.py       headers of requests and responses
     refine.py        adapts pydantic's schemas to client generators
     descriptions.py  descriptions of the properties that bodies of the tenant API share

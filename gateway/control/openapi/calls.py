@@ -1,6 +1,7 @@
 """The operations of the tenant API and of the open calls: their inputs, responses and errors."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
@@ -8,9 +9,9 @@ from pydantic import BaseModel
 from fairlane.gateway.api import embeddings, tokenize
 from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
 from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, TokenizeTextBody
-from fairlane.gateway.control.admin.operation import ANY_BODY, JSON, OPERATOR, Documented
+from fairlane.gateway.control.admin.operation import ANY_BODY, JSON, OPERATOR, Documented, Who
 from fairlane.gateway.control.admin.views import QuotaView
-from fairlane.gateway.control.openapi import anthropic, responses, schemas
+from fairlane.gateway.control.openapi import answers
 from fairlane.gateway.dialects.anthropic.request_bodies import (
     NEUTRAL_MESSAGES,
     NEUTRAL_PROMPT,
@@ -87,119 +88,115 @@ NEUTRAL: Mapping[type[BaseModel], Neutral] = {
 }
 
 
-def _tenants(
+def _call(
     call: str,
     name: str,
     summary: str,
     answer: object,
     *codes: Code,
+    who: Who = "tenant",
     body: Any = None,  # noqa: ANN401 - a type or a union of types
-    query: Any = None,  # noqa: ANN401
+    query: type[BaseModel] | None = None,
 ) -> Documented:
     method, path = call.split()
+    known = [*codes]
+    if who == "tenant":
+        known += [*_ANY_TENANT, *(ANY_BODY if body else ())]
+    if "{" in path and "model_not_found" not in codes:
+        known.append("not_found")
     return Documented(
         method=method,
         path=path,
         name=name,
         summary=summary,
-        who="tenant",
+        who=who,
         query=query,
         body=body,
         answers=answer if isinstance(answer, dict) else {JSON: answer},
-        codes=(*_ANY_TENANT, *codes, *(ANY_BODY if body else ())),
+        codes=tuple(known),
     )
 
 
 TENANT_API: tuple[Documented, ...] = (
-    _tenants(
+    _call(
         "POST /v1/chat/completions",
         "create_chat_completion",
         "Answer a conversation, whole or as a stream",
-        {JSON: schemas.ChatCompletion, STREAM: schemas.ChatCompletionChunk},
+        {JSON: answers.ChatCompletion, STREAM: answers.ChatCompletionChunk},
         *_GENERATION,
         body=ChatBody,
     ),
-    _tenants(
+    _call(
         "POST /v1/completions",
         "create_completion",
         "Continue a text, whole or as a stream",
-        dict.fromkeys((JSON, STREAM), schemas.Completion),
+        dict.fromkeys((JSON, STREAM), answers.Completion),
         *_GENERATION,
         body=CompletionBody,
     ),
-    _tenants(
+    _call(
         f"POST {ANTHROPIC_PATH}",
         "create_message",
         "Answer a conversation in Anthropic's format, whole or as a stream",
-        {JSON: anthropic.AnthropicMessage, STREAM: str},
+        {JSON: answers.AnthropicMessage, STREAM: str},
         *_GENERATION,
         body=MessagesBody,
     ),
-    _tenants(
+    _call(
         f"POST {ANTHROPIC_PATH}/count_tokens",
         "count_message_tokens",
         "Count the tokens of a message's prompt; nothing is charged",
-        anthropic.PromptTokens,
+        answers.PromptTokens,
         *_PROMPT,
         body=PromptBody,
     ),
-    _tenants(
+    _call(
         "POST /v1/responses",
         "create_response",
         "Answer a conversation of items, whole or as a stream of events",
-        {JSON: responses.ResponseObject, STREAM: str},
-        *_GENERATION,
-        "not_found",
+        {JSON: answers.ResponseObject, STREAM: str},
+        *(*_GENERATION, "not_found"),
         body=ResponseBody,
     ),
-    _tenants(
+    _call(
         "POST /v1/responses/compact",
         "compact_response",
         "Compact a conversation: the model summarizes it",
-        responses.Compaction,
-        *_GENERATION,
-        "not_found",
+        answers.Compaction,
+        *(*_GENERATION, "not_found"),
         body=CompactBody,
     ),
-    _tenants(
+    _call(
         "GET /v1/responses/{response_id}",
         "get_response",
         "Return a stored response",
-        responses.ResponseObject,
-        "not_found",
+        answers.ResponseObject,
         query=ResponseQuery,
     ),
-    _tenants(
-        "DELETE /v1/responses/{response_id}",
-        "delete_response",
-        "Delete a stored response",
-        responses.DeletedResponse,
-        "not_found",
-    ),
-    _tenants(
+    _call("DELETE /v1/responses/{response_id}", "delete_response", "Delete a stored response", batches.DeletedObject),
+    _call(
         "GET /v1/responses/{response_id}/input_items",
         "list_response_input_items",
         "List the input items of a stored response",
-        responses.InputItemList,
-        "not_found",
+        answers.InputItemList,
         query=ItemsQuery,
     ),
-    _tenants(
+    _call(
         "GET /v1/models",
         "list_models",
         "List the models that the key may use; with `anthropic-version`, in Anthropic's format",
-        schemas.ModelList,
+        answers.ModelList,
     ),
-    _tenants("GET /v1/models/{model}", "get_model", "Return a model", schemas.ModelObject, "model_not_found"),
-    _tenants(
+    _call("GET /v1/models/{model}", "get_model", "Return a model", answers.ModelObject, "model_not_found"),
+    _call(
         f"POST {tokenize.TOKENIZE_PATH}",
         "tokenize",
         "Count the tokens of a text or a conversation; nothing is charged",
-        schemas.TokenCount,
+        answers.TokenCount,
         *_PROMPT,
         body=TokenizeTextBody | TokenizeChatBody,
     ),
-    _tenants(
+    _call(
         f"POST {tokenize.DETOKENIZE_PATH}",
         "detokenize",
         "Return the text of tokens; nothing is charged",
@@ -207,28 +204,27 @@ TENANT_API: tuple[Documented, ...] = (
         *_PROMPT,
         body=DetokenizeBody,
     ),
-    _tenants(
+    _call(
         f"POST {embeddings.PATH}",
         "create_embeddings",
         "Return a vector for each input; 400 for a model that generates text",
-        schemas.Embeddings,
+        answers.Embeddings,
         *_GENERATION,
         body=EmbeddingsBody,
     ),
-    _tenants(
+    _call(
         "GET /v1/limits",
         "get_limits",
         "Return the limits of the calling key and its tenant, with their current use",
         QuotaView,
     ),
-    _tenants(
+    _call(
         "GET /v1/requests/{request}",
         "get_own_request",
         "Return the record of one of the tenant's requests, by its `x-request-id` or its answer's id",
         RequestDetail,
-        "not_found",
     ),
-    _tenants(
+    _call(
         "POST /v1/files",
         "upload_file",
         "Upload a file of requests for a batch",
@@ -236,25 +232,17 @@ TENANT_API: tuple[Documented, ...] = (
         *_UPLOAD,
         body=UploadForm,
     ),
-    _tenants("GET /v1/files", "list_files", "List the tenant's files", batches.FileList, query=batches.FilesQuery),
-    _tenants("GET /v1/files/{file}", "get_file", "Return a file's metadata", batches.FileObject, "not_found"),
-    _tenants(
+    _call("GET /v1/files", "list_files", "List the tenant's files", batches.FileList, query=batches.FilesQuery),
+    _call("GET /v1/files/{file}", "get_file", "Return a file's metadata", batches.FileObject),
+    _call(
         "DELETE /v1/files/{file}",
         "delete_file",
         "Delete a file, unless an open batch reads it",
-        batches.FileDeleted,
-        "not_found",
+        batches.DeletedObject,
         "unavailable",
     ),
-    _tenants(
-        "GET /v1/files/{file}/content",
-        "get_file_content",
-        "Return a file's contents",
-        {BYTES: str},
-        "not_found",
-        "unavailable",
-    ),
-    _tenants(
+    _call("GET /v1/files/{file}/content", "get_file_content", "Return a file's contents", {BYTES: str}, "unavailable"),
+    _call(
         "POST /v1/batches",
         "create_batch",
         "Create a batch: answer every line of a file within a window, on the throughput lane",
@@ -262,50 +250,33 @@ TENANT_API: tuple[Documented, ...] = (
         *_BATCH,
         body=batches.BatchBody,
     ),
-    _tenants(
+    _call(
         "GET /v1/batches",
         "list_batches",
         "List the tenant's batches, newest first",
         batches.BatchList,
         query=batches.BatchesQuery,
     ),
-    _tenants(
-        "GET /v1/batches/{batch}", "get_batch", "Return a batch and its progress", batches.BatchObject, "not_found"
-    ),
-    _tenants(
+    _call("GET /v1/batches/{batch}", "get_batch", "Return a batch and its progress", batches.BatchObject),
+    _call(
         "POST /v1/batches/{batch}/cancel",
         "cancel_batch",
         "Cancel a batch; its output file keeps the lines answered so far",
         batches.BatchObject,
-        "not_found",
     ),
 )
-
-
-def _open(
-    path: str, name: str, summary: str, kind: str = TEXT, *codes: Code, answer: object = str, is_admin: bool = False
-) -> Documented:
-    return Documented(
-        method="GET",
-        path=path,
-        name=name,
-        summary=summary,
-        who="admin" if is_admin else "anyone",
-        answers={kind: answer},
-        codes=codes,
-    )
-
-
-_UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
+_open = partial(_call, who="anyone")
 _METRICS = "Return metrics in Prometheus' text format; the metrics port needs no key"
+_READY = "Check that requests can be served; if not, return what is missing"
+_UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
 OPEN_CALLS: tuple[Documented, ...] = (
-    _open("/metrics", "get_metrics", _METRICS, TEXT, *OPERATOR, is_admin=True),
-    _open("/openapi.json", "get_openapi", "This document", JSON, answer=dict[str, Any]),
-    _open("/version", "get_version", "Return the gateway's release", JSON, answer=dict[str, str]),
-    _open("/healthz", "is_alive", "Check that the process is alive"),
-    _open("/health", "is_healthy", "Check that the process is alive"),
-    _open("/ping", "ping", "Check that the process is alive"),
-    _open("/readyz", "is_ready", "Check that requests can be served; if not, return what is missing", TEXT, *_UNREADY),
-    _open("/docs", "open_docs", "This document as a page", HTML),
-    _open("/", "open_console", "The operators' console", HTML),
+    _call("GET /metrics", "get_metrics", _METRICS, {TEXT: str}, *OPERATOR, who="admin"),
+    _open("GET /openapi.json", "get_openapi", "This document", dict[str, Any]),
+    _open("GET /version", "get_version", "Return the gateway's release", dict[str, str]),
+    _open("GET /healthz", "is_alive", "Check that the process is alive", {TEXT: str}),
+    _open("GET /health", "is_healthy", "Check that the process is alive", {TEXT: str}),
+    _open("GET /ping", "ping", "Check that the process is alive", {TEXT: str}),
+    _open("GET /readyz", "is_ready", _READY, {TEXT: str}, *_UNREADY),
+    _open("GET /docs", "open_docs", "This document as a page", {HTML: str}),
+    _open("GET /", "open_console", "The operators' console", {HTML: str}),
 )

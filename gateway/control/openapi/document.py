@@ -18,11 +18,10 @@ from starlette.routing import Route
 from fairlane.gateway.control.admin.operation import JSON, Documented, Who
 from fairlane.gateway.control.admin.routes import OPERATIONS
 from fairlane.gateway.control.openapi import headers
-from fairlane.gateway.control.openapi.anthropic import AnthropicError
+from fairlane.gateway.control.openapi.answers import AnthropicError, Error
 from fairlane.gateway.control.openapi.calls import ANY_REQUEST, FORM, NEUTRAL, OPEN_CALLS, STREAM, TENANT_API
 from fairlane.gateway.control.openapi.examples import BODIES
 from fairlane.gateway.control.openapi.refine import query_schema, refined, with_neutral_fields
-from fairlane.gateway.control.openapi.schemas import Error
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
 from fairlane.quotas.tenants import TENANT_ID
 

@@ -122,24 +122,26 @@ class FileObject(TypedDict):
     status_details: Annotated[None, about("Always null")]
 
 
-class _Page(TypedDict):
+class ListPage(TypedDict):
+    """A page of a list, in OpenAI's format."""
+
     object: Annotated[Literal["list"], about("Type of this object")]
     first_id: Annotated[str | None, about("Id of the first item; null for an empty list")]
     last_id: Annotated[str | None, about("Id of the last item, for `after`; null for an empty list")]
     has_more: Annotated[bool, about("Whether there are further items")]
 
 
-class FileList(_Page):
+class FileList(ListPage):
     """A page of the tenant's files."""
 
     data: Annotated[list[FileObject], about("The items")]
 
 
-class FileDeleted(TypedDict):
-    """A deleted file."""
+class DeletedObject(TypedDict):
+    """A deleted file or response."""
 
     id: Annotated[str, about("Identifier")]
-    object: Annotated[Literal["file"], about("Type of this object")]
+    object: Annotated[Literal["file", "response"], about("Type of this object")]
     deleted: Annotated[bool, about("Always true")]
 
 
@@ -218,7 +220,7 @@ class BatchObject(TypedDict):
     metadata: Annotated[dict[str, str] | None, about("For the caller's own use; it has no effect")]
 
 
-class BatchList(_Page):
+class BatchList(ListPage):
     """A page of the tenant's batches."""
 
     data: Annotated[list[BatchObject], about("The items")]

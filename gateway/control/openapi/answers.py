@@ -1,22 +1,33 @@
-"""Responses of the tenant API, as published in OpenAPI; `gateway.answers` builds them.
+"""Answers of the tenant API, as published in OpenAPI; `gateway.answers` builds them.
 
-Parts that clients send back in later requests are the models of request bodies."""
+Parts that clients send back in later requests (items, blocks, tool calls) are the models of request bodies."""
 
 from typing import Annotated, Any, Literal, NotRequired
 
+from pydantic import Field
+from pydantic.config import JsonDict
 from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView
+from fairlane.gateway.dialects.anthropic.blocks import TextBlock, ThinkingBlock, ToolUseBlock
+from fairlane.gateway.dialects.openai.batches import BatchUsage, ListPage
+from fairlane.gateway.dialects.openai.response_items import (
+    CallItem,
+    CompactionItem,
+    CustomCallItem,
+    GivenItem,
+    MessageItem,
+    ReasoningItem,
+)
 from fairlane.gateway.dialects.openai.tools import CallBody
+from fairlane.gateway.errors import ANTHROPIC_TYPES
 
 FinishReason = Literal["stop", "length"]
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 Tier = Literal["priority", "flex", "default"]
 Limited = Annotated[dict[str, str], about("`limited_by`: the limit that cut the answer short; absent if none did")]
-_FINISH = about(
-    "`stop`: the model ended it or a stop string matched; `length`: a limit; `tool_calls`: tools were called"
-)
+_FINISH = about("`stop`: by the model or a stop string; `length`: by a limit; `tool_calls`: tools were called")
 
 
 class Usage(TypedDict):
@@ -102,9 +113,7 @@ class _Generated(TypedDict):
     created: Annotated[int, about("Unix seconds")]
     model: Annotated[str, about("The model's name")]
     service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
-    system_fingerprint: Annotated[
-        str, about("Changes with the model's computation: the same fingerprint and seed give the same output")
-    ]
+    system_fingerprint: Annotated[str, about("The same fingerprint and seed give the same output")]
     fairlane: NotRequired[Limited]
 
 
@@ -146,10 +155,7 @@ class Embedding(TypedDict):
 
     object: Annotated[Literal["embedding"], about("Type of this object")]
     index: Annotated[int, about("Index of the input in the request")]
-    embedding: Annotated[
-        list[float] | str,
-        about("The vector's numbers; as base64 of 32-bit little-endian floats if the request asks for it"),
-    ]
+    embedding: Annotated[list[float] | str, about("The vector's numbers, or base64 of 32-bit little-endian floats")]
 
 
 class Embeddings(TypedDict):
@@ -170,16 +176,8 @@ class ModelObject(TypedDict):
     owned_by: Annotated[str, about("Always `fairlane`")]
     context_length: Annotated[int, about("Maximum of prompt and output tokens together")]
     max_model_len: Annotated[int, about("vLLM's name for `context_length`")]
-    exact: Annotated[
-        bool,
-        about(
-            "Whether generated tokens are counted exactly; false: the text is tokenized again with this model's "
-            "tokenizer"
-        ),
-    ]
-    default_sampling: NotRequired[
-        Annotated[dict[str, float], about("The authors' values by parameter, used if a request has none")]
-    ]
+    exact: Annotated[bool, about("Whether output tokens are counted exactly; false: the text is tokenized again")]
+    default_sampling: NotRequired[Annotated[dict[str, float], about("The authors' values, by parameter")]]
 
 
 class ModelList(TypedDict):
@@ -198,6 +196,84 @@ class TokenCount(TypedDict):
     token_strs: NotRequired[Annotated[list[str], about("Each token's text, if requested")]]
 
 
+class ResponseObject(TypedDict):
+    """A response, which also repeats the request's parameters; a stream sends it as numbered events, the last of which
+    contains all of it."""
+
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["response"], about("Type of this object")]
+    created_at: Annotated[int, about("Unix seconds")]
+    completed_at: Annotated[int | None, about("Unix seconds; null: not completed")]
+    status: Annotated[Literal["in_progress", "completed", "incomplete", "failed"], about("`completed` or why not")]
+    error: Annotated[
+        dict[str, str] | None, about("Why it failed: `code` (`server_error` or `rate_limit_exceeded`) and `message`")
+    ]
+    incomplete_details: Annotated[dict[str, str] | None, about("`reason`: `max_output_tokens`; null: not incomplete")]
+    model: Annotated[str, about("The model's name")]
+    output: Annotated[
+        list[MessageItem | ReasoningItem | CallItem | CustomCallItem],
+        about("Items in order: reasoning, messages and calls"),
+    ]
+    service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
+    usage: Annotated[BatchUsage | None, about("Charged tokens")]
+    previous_response_id: Annotated[str | None, about("A stored response whose conversation this one continues")]
+    store: Annotated[bool, about("Whether the response is stored")]
+    temperature: Annotated[float, about("Temperature used for sampling")]
+    top_p: Annotated[float, about("Nucleus probability used for sampling")]
+    truncation: Annotated[Literal["disabled"], about("Always `disabled`: a conversation that is too long is refused")]
+    fairlane: NotRequired[Limited]
+
+
+class Compaction(TypedDict):
+    """A compacted conversation: the user's messages, then a summary of the whole."""
+
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["response.compaction"], about("Type of this object")]
+    created_at: Annotated[int, about("Unix seconds")]
+    output: Annotated[list[MessageItem | CompactionItem], about("The user's messages, then the summary")]
+    usage: Annotated[BatchUsage, about("Charged tokens")]
+    fairlane: NotRequired[Limited]
+
+
+class InputItemList(ListPage):
+    """The input items of a stored response: messages, reasoning, calls and their results."""
+
+    data: Annotated[list[GivenItem], about("The items")]
+
+
+class MessageUsage(TypedDict):
+    """Charged tokens of a request; `input_tokens` and `cache_read_input_tokens` together are its prompt."""
+
+    input_tokens: Annotated[int, about("Prompt tokens")]
+    cache_creation_input_tokens: Annotated[int, about("Always 0")]
+    cache_read_input_tokens: Annotated[int, about("Prompt tokens that were in a cache")]
+    output_tokens: Annotated[int, about("Output tokens")]
+    service_tier: Annotated[Literal["standard", "priority", "batch"], about("The granted service tier")]
+
+
+class AnthropicMessage(TypedDict):
+    """A message; a stream sends it as events, from `message_start` to `message_stop`."""
+
+    id: Annotated[str, about("Identifier")]
+    type: Annotated[Literal["message"], about("Type of this object")]
+    role: Annotated[Literal["assistant"], about("The message's author")]
+    model: Annotated[str, about("The model's name")]
+    content: Annotated[list[TextBlock | ThinkingBlock | ToolUseBlock], about("Its blocks, in order")]
+    stop_reason: Annotated[
+        Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"],
+        about("Why the message ended"),
+    ]
+    stop_sequence: Annotated[str | None, about("The stop sequence that matched; null: none")]
+    usage: Annotated[MessageUsage, about("Charged tokens")]
+    fairlane: NotRequired[Limited]
+
+
+class PromptTokens(TypedDict):
+    """The number of a prompt's tokens."""
+
+    input_tokens: Annotated[int, about("Prompt tokens")]
+
+
 class ErrorBody(TypedDict):
     """An error: its machine-readable code, its message, and the field or limit that caused it."""
 
@@ -212,3 +288,24 @@ class Error(TypedDict):
     """The error response, also within a stream."""
 
     error: Annotated[ErrorBody, about("The error")]
+
+
+_ERROR_TYPES: JsonDict = {"enum": ["invalid_request_error", *dict.fromkeys(ANTHROPIC_TYPES.values())]}
+
+
+class AnthropicErrorBody(TypedDict):
+    """An error: Anthropic's type, Fairlane's machine-readable code, and the field or limit that caused it."""
+
+    type: Annotated[str, Field(json_schema_extra=_ERROR_TYPES), about("Anthropic's type of the error")]
+    message: Annotated[str, about("Human-readable message")]
+    code: Annotated[str, about("Machine-readable error code, from the table of errors")]
+    param: NotRequired[Annotated[str, about("The request's field that caused the error; null if none did")]]
+    limit: NotRequired[Annotated[LimitBlockView, about("The limit that caused the error, if any")]]
+
+
+class AnthropicError(TypedDict):
+    """The error response on Anthropic's paths, also within a stream."""
+
+    type: Annotated[Literal["error"], about("Type of this object")]
+    error: Annotated[AnthropicErrorBody, about("The error")]
+    request_id: Annotated[str | None, about("The request's id, as in the header `request-id`")]
