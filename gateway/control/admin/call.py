@@ -2,11 +2,12 @@
 
 Entity tags prevent lost updates: a change applies only to the version that its author saw (RFC 9110, 13.1.1)."""
 
+import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -19,7 +20,7 @@ from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.errors import ApiError, invalid
-from fairlane.gateway.fleet import ModelQueueView
+from fairlane.gateway.fleet import StoredFleet
 from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_traces.files import TraceFolder
 from fairlane.gateway.insight.request_traces.reads import TraceReads
@@ -33,8 +34,9 @@ from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore, VersionConflict
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import WorkerStatus
-from fairlane.scheduler.queue.types import LaneDepth
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
 
 IF_MATCH = "if-match"
 _TAG = r'(?:W/)?"[!#-~]*"'
@@ -63,24 +65,6 @@ def of_version(version: int) -> str:
     return f'"{version}"'
 
 
-class Fleet(Protocol):
-    """Workers and their queues."""
-
-    async def workers(self) -> list[WorkerStatus]: ...
-
-    async def undrain(self, worker_id: str) -> bool: ...
-
-    async def drain(self, worker_id: str) -> bool: ...
-
-    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]: ...
-
-    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[ModelQueueView]:
-        """Return the state of admission of each model that a tenant may use (None: all). Raise ApiError if it is not
-        known."""
-
-    async def waiting(self, tenant: str) -> int: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminParts:
     """The dependencies of the admin API."""
@@ -93,7 +77,7 @@ class AdminParts:
     budgets: QuotaStore
     ledger: Ledger
     audit: Audit
-    fleet: Fleet
+    fleet: StoredFleet
     lanes: Mapping[LaneName, Lane]
     batches: BatchRecords
     # Records of requests of all gateways.
@@ -149,6 +133,14 @@ class Call:
                 "The object has changed since you read it: read it again, and send `If-Match` with its new `ETag`."
             )
             raise ApiError(message, "precondition_failed", IF_MATCH)
+
+    async def record(self, note: Note) -> None:
+        """Append to the audit log what has already happened. Raise StoreUnavailable."""
+        try:
+            await self.parts.audit.append(note)
+        except STORE_ERRORS:
+            log.error("audit entry not written: action=%s target=%s address=%s", note.action, note.target, self.address)
+            raise
 
     def note(self, action: str, target: str, before: Document | None, after: Document | None) -> Note:
         """Return an audit note of the fields that changed, without the version. Views with a key's secret must not be

@@ -1,7 +1,5 @@
 """Admin calls on workers and lanes, and on the fleet's figures."""
 
-import logging
-
 from starlette.responses import Response
 
 from fairlane.gateway.control.admin.call import Call
@@ -16,9 +14,6 @@ from fairlane.gateway.errors import not_found
 from fairlane.gateway.http.sse import MEDIA_TYPE
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.types import LaneDepth
-from fairlane.store.errors import STORE_ERRORS
-
-log = logging.getLogger(__name__)
 
 operations = Operations()
 
@@ -46,17 +41,13 @@ async def undrain_worker(call: Call) -> WorkerView:
 async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     fleet, worker_id = call.parts.fleet, call.path["worker"]
     known = {status.worker_id: status for status in await fleet.workers()}
-    tell, verb = (fleet.drain, "drain") if draining else (fleet.undrain, "undrain")
-    if worker_id not in known or not await tell(worker_id):
+    change, verb = (fleet.drain, "drain") if draining else (fleet.undrain, "undrain")
+    if worker_id not in known or not await change(worker_id):
         raise not_found("worker")
     before = worker_view(known[worker_id])
     # Every call is recorded: the worker's last heartbeat may be older than the last call.
-    note = call.note(f"worker.{verb}", worker_id, {"draining": before["draining"]}, {"draining": draining})
-    try:
-        await call.parts.audit.append(note)
-    except STORE_ERRORS:
-        log.error("the %s of %s from %s was not written to the audit log", verb, worker_id, call.address)
-        raise
+    changes = {"draining": before["draining"]}, {"draining": draining}
+    await call.record(call.note(f"worker.{verb}", worker_id, *changes))
     return {**before, "draining": draining}
 
 

@@ -4,7 +4,7 @@ from fairlane.gateway.control.admin.call import Call, difference, retried
 from fairlane.gateway.control.admin.inputs import KeyBody, KeyChange, PageQuery, RotateBody
 from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.tenants import the_tenant
-from fairlane.gateway.control.admin.views import CreatedKeyView, KeyView, NewKeyView, Page, key_view, page
+from fairlane.gateway.control.admin.views import KeyView, NewKeyView, Page, key_view, page
 from fairlane.gateway.control.operators.operator import Role
 from fairlane.quotas.api_keys import ApiKey, KeyNotFound, NewKey, checked_overlap_ms
 from fairlane.quotas.audit import Note
@@ -14,7 +14,7 @@ operations = Operations()
 
 
 @operations.add("POST /tenants/{tenant}/keys", role=Role.OPERATOR, status=201, codes=("already_exists",))
-async def create_key(call: Call, body: KeyBody) -> CreatedKeyView:
+async def create_key(call: Call, body: KeyBody) -> NewKeyView:
     """Create a key; only this response contains its secret."""
     tenant, keys = await the_tenant(call), call.parts.keys
     document = body.model_dump(exclude_none=True, exclude={"sha256"})

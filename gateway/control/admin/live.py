@@ -37,15 +37,13 @@ KV = "kv"
 # The event sent instead of the overview while the fleet cannot be read; its data is the error.
 UNAVAILABLE = "unavailable"
 
-Look = Callable[[], Awaitable[object]]
-Check = Callable[[], Awaitable[object]]
-Revision = Callable[[], Awaitable[bytes]]
+Read = Callable[[], Awaitable[object]]
 
 
 class Watcher:
     """One reader: the newest unsent frame of each event."""
 
-    def __init__(self, operator: str, check: Check, *, kv: bool = True) -> None:
+    def __init__(self, operator: str, check: Read, *, kv: bool = True) -> None:
         """`check` raises ApiError once the operator may not watch any more. `kv`: also send the block map."""
         self.operator = operator
         self.check = check
@@ -80,9 +78,9 @@ class LiveHub:
 
     def __init__(
         self,
-        look: Look,
-        look_at_blocks: Look,
-        revision: Revision,
+        look: Read,
+        look_at_blocks: Read,
+        revision: Read,
         *,
         most: int = MOST_WATCHERS,
         every_s: float = EVERY_S,
@@ -106,7 +104,7 @@ class LiveHub:
     def count(self) -> int:
         return len(self._watchers)
 
-    def enter(self, operator: str, check: Check, *, kv: bool = True) -> Watcher:
+    def enter(self, operator: str, check: Read, *, kv: bool = True) -> Watcher:
         """Add a watcher until `leave`. `operator`: the name in the audit log.
 
         Raise ApiError `overloaded` if this operator or all operators together have too many streams."""
@@ -143,7 +141,7 @@ class LiveHub:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         next_s = checked_s = loop.time()
-        revision: bytes | None = None
+        revision: object = None
         while self._watchers:
             event, frame = await self._frame()
             self._last = loop.time(), event, frame

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 from pydantic import BaseModel
@@ -17,7 +17,7 @@ from fairlane.gateway.control.admin.operation import JSON, PREFIX, Operation
 from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.dialects.openai.request_bodies import checked, checked_fields
-from fairlane.gateway.errors import ApiError, invalid, not_found
+from fairlane.gateway.errors import ApiError, Code, invalid
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS
 from fairlane.gateway.http.exchange import exchange_of
@@ -114,29 +114,23 @@ async def _input(operation: Operation, request: Request) -> tuple[BaseModel, ...
     return () if kind is Nothing else (found,)
 
 
+_REFUSALS: Mapping[type[Exception], tuple[str, Code, str | None]] = {
+    TenantNotFound: ("There is no such tenant.", "not_found", None),
+    KeyNotFound: ("There is no such key.", "not_found", None),
+    TenantExists: ("A tenant with this id already exists.", "already_exists", "id"),
+    KeyExists: ("This key has already been imported.", "already_exists", "sha256"),
+    TenantHasChildren: ("This tenant has child tenants: delete them first.", "tenant_has_children", None),
+    VersionConflict: ("Concurrent changes prevented this one: try again.", "quota_store_unavailable", None),
+}
+
+
 def refusal_of(error: Exception) -> ApiError:
     """Map an exception of the layers below to the API's error."""
-    match error:
-        case ApiError():
-            return error
-        case FieldError():
-            return invalid(error.field, f"`{error.field}` {str(error).removeprefix(f'{error.field}: ')}.")
-        case TenantNotFound():
-            return not_found("tenant")
-        case KeyNotFound():
-            return not_found("key")
-        case TenantExists():
-            return ApiError("A tenant with this id already exists.", "already_exists", "id")
-        case KeyExists():
-            return ApiError("This key has already been imported.", "already_exists", "sha256")
-        case TenantHasChildren():
-            return ApiError("This tenant has child tenants: delete them first.", "tenant_has_children")
-        case VersionConflict():
-            return ApiError("Concurrent changes prevented this one: try again.", "quota_store_unavailable")
-        case _:
-            log.debug(
-                "an admin call failed in the store: error=%s", type(error).__name__
-            )  # the breaker logs the outage once
-            return ApiError(
-                "The store does not respond; the change may or may not have been made.", "quota_store_unavailable"
-            )
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, FieldError):
+        return invalid(error.field, f"`{error.field}` {str(error).removeprefix(f'{error.field}: ')}.")
+    if type(error) in _REFUSALS:
+        return ApiError(*_REFUSALS[type(error)])
+    log.debug("an admin call failed in the store: error=%s", type(error).__name__)  # the breaker logs the outage once
+    return ApiError("The store does not respond; the change may or may not have been made.", "quota_store_unavailable")

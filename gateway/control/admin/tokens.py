@@ -1,6 +1,5 @@
 """Admin calls on operator tokens, and on the calling operator."""
 
-import logging
 from typing import Annotated, Literal
 
 from typing_extensions import TypedDict
@@ -14,8 +13,6 @@ from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import not_found
 from fairlane.quotas.field_checks import moment
 from fairlane.store.errors import STORE_ERRORS
-
-log = logging.getLogger(__name__)
 
 
 class MeView(TypedDict):
@@ -63,9 +60,8 @@ async def create_token(call: Call, body: TokenBody) -> NewTokenView:
     token, secret = await tokens.create(body.name, Role(body.role), call.operator, expires_at)
     view = view_of(TokenView, token)
     try:
-        await call.parts.audit.append(call.note("token.create", token.id, None, dict(view)))
+        await call.record(call.note("token.create", token.id, None, dict(view)))
     except STORE_ERRORS:
-        log.error("audit entry not written, revoking the new token: token=%s address=%s", token.id, call.address)
         await tokens.end(token.id)
         await tokens.forget(token.id)
         raise
@@ -87,10 +83,6 @@ async def revoke_token(call: Call) -> Deleted:
     token = await tokens.end(call.path["token"])
     if token is None:
         raise not_found("token")
-    try:
-        await call.parts.audit.append(call.note("token.revoke", token.id, dict(view_of(TokenView, token)), None))
-    except STORE_ERRORS:
-        log.error("audit entry not written: action=token.revoke token=%s address=%s", token.id, call.address)
-        raise
+    await call.record(call.note("token.revoke", token.id, dict(view_of(TokenView, token)), None))
     await tokens.forget(token.id)
     return {"id": token.id, "deleted": True}

@@ -92,12 +92,6 @@ class KeyView(TypedDict):
 
 
 class NewKeyView(KeyView):
-    """A new key with its secret, which is shown only once."""
-
-    key: Annotated[str, about("The key with its secret, shown only once")]
-
-
-class CreatedKeyView(KeyView):
     """A new key with its secret, or an imported key, which is usable from now on."""
 
     key: Annotated[str | None, about("The key with its secret, shown only once; null: an imported key")]

@@ -113,7 +113,7 @@ class LedgerExporter:
             if entries:
                 last, count = entries[-1].id, len(entries)
                 spans.append(Span(root, account, found.after, last, found.number + count, count, found.lost))
-                lines += self._written(account, entries)
+                lines += ledger_lines(account, self._currency, entries)
             if len(lines) >= MOST_ENTRIES:
                 break
         return Segment(number, day, tuple(spans)), lines
@@ -122,11 +122,8 @@ class LedgerExporter:
         lines = list[bytes]()
         for span in segment.spans:
             entries = await self._ledger.between(span.root, span.account, span.after, span.last)
-            lines += self._written(span.account, entries)
+            lines += ledger_lines(span.account, self._currency, entries)
         return lines
-
-    def _written(self, account: str, entries: Sequence[LedgerEntry]) -> list[bytes]:
-        return ledger_lines(account, self._currency, entries)
 
     async def _finish(self, segment: Segment, lines: list[bytes]) -> None:
         lost = sum([span.lost for span in segment.spans])

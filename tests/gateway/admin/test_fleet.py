@@ -84,7 +84,7 @@ async def test_a_drain_that_could_not_be_noted_is_in_the_log(
 
     assert refused[:2] == (503, "quota_store_unavailable")
     assert bench.fleet.drained == ["w1"]
-    assert "the drain of w1 from 127.0.0.1" in caplog.text
+    assert "action=worker.drain target=w1 address=127.0.0.1" in caplog.text
 
 
 async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBench) -> None:

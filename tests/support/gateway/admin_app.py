@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from redis.asyncio import Redis
@@ -34,7 +34,7 @@ from fairlane.gateway.control.operators.admin_key import AdminKeys, Guesses
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
-from fairlane.gateway.fleet import FleetCache, ModelQueueView
+from fairlane.gateway.fleet import FleetCache, ModelQueueView, StoredFleet
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.search import Records
@@ -224,7 +224,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         budgets=RedisQuotaStore(redis),
         ledger=Ledger(redis),
         audit=Audit(redis),
-        fleet=fleet,
+        fleet=cast(StoredFleet, fleet),
         lanes=DEFAULT_LANES,
         batches=batches,
         records=Records(records, RequestRecorder(records, _no_position, "test", enabled=True)),
