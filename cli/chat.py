@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import typer
 
-from fairlane.cli.client import CommandError, Url, no_gateway, refused, report_errors, tenants_url
+from fairlane.cli.client import CommandError, Url, first_model, no_gateway, refused, report_errors, tenants_url
 from fairlane.cli.printer import duration, printable
 
 app = typer.Typer(add_completion=False)
@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 KEY_VARIABLE = "OPENAI_API_KEY"
 # A stream sends something at least every ten seconds, even while it waits.
 CONNECT_S, SILENT_S = 10.0, 120.0
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+CHAT = "/v1/chat/completions"
 LANES = ("latency", "throughput")
 DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[2K"
 HELP = """\
@@ -194,7 +194,7 @@ def chat(
         address = tenants_url(url)
         timeout = httpx.Timeout(CONNECT_S, read=SILENT_S)
         with httpx.Client(base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=timeout) as http:
-            talk = ChatSession(http, model or _first_model(http), lane, system, max_tokens, temperature)
+            talk = ChatSession(http, model or first_model(http), lane, system, max_tokens, temperature)
             piped = "" if sys.stdin.isatty() else sys.stdin.read()
             asked = "\n\n".join(part for part in (" ".join(question or ()), piped.strip()) if part)
             if asked:
@@ -203,18 +203,6 @@ def chat(
                 _interactive(talk)
             else:
                 raise CommandError("there is no question: the pipe is empty")
-
-
-def _first_model(http: httpx.Client) -> str:
-    try:
-        answer = http.get(MODELS)
-        if not answer.is_success:
-            raise refused(answer)
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise no_gateway(str(http.base_url), error) from None
-    except (ValueError, LookupError, TypeError):
-        raise CommandError("the gateway lists no model that this key may use") from None
 
 
 def _once(talk: ChatSession, asked: str) -> None:

@@ -10,11 +10,12 @@ from urllib.parse import quote
 
 import httpx
 import typer
+import yaml
 
 from fairlane.cli.printer import Document, printable
-from fairlane.cli.serve import ServeError, read_settings
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.admin.call import of_version
-from fairlane.scheduler.protocol.settings import PREFIX, read_document
+from fairlane.scheduler.protocol.settings import PREFIX, SharedSettings, load, read_document
 
 URL_VARIABLE = "FAIRLANE_URL"
 TIMEOUT_S = 30.0
@@ -114,6 +115,19 @@ def refused(answer: httpx.Response) -> CommandError:
         return CommandError(f"{reply}: is {URL_VARIABLE} ({url}) right?")
 
 
+def first_model(http: httpx.Client) -> str:
+    """Return the first model that the client's key may use. Raises CommandError."""
+    try:
+        answer = http.get("/v1/models")
+        if not answer.is_success:
+            raise refused(answer)
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise no_gateway(str(http.base_url), error) from None
+    except (ValueError, LookupError, TypeError):
+        raise CommandError("the gateway lists no model that this key may use") from None
+
+
 @contextmanager
 def connect(url: str | None) -> Iterator[AdminClient]:
     """Yield a client of the gateway at `url`, or of the settings' own; errors end the command."""
@@ -126,7 +140,7 @@ def connect(url: str | None) -> Iterator[AdminClient]:
 
 @contextmanager
 def report_errors(
-    kinds: tuple[type[Exception], ...] = (CommandError, ServeError), exit_code: int = 1
+    kinds: tuple[type[Exception], ...] = (CommandError, SettingsError), exit_code: int = 1
 ) -> Iterator[None]:
     """Turn an error of these kinds into a line on stderr and an exit code."""
     try:
@@ -136,15 +150,20 @@ def report_errors(
         raise typer.Exit(exit_code) from None
 
 
+def read_settings() -> SharedSettings:
+    """Read the settings that gateways and workers share. Raises SettingsError."""
+    return load(SharedSettings, document=read_document(None, os.environ), environ=os.environ)
+
+
 def tenants_url(url: str | None) -> str:
-    """Return the address of the tenant API: `url`, or from the settings. Raises ServeError."""
-    return url or read_settings(None, {}).url
+    """Return the address of the tenant API: `url`, or from the settings. Raises SettingsError."""
+    return url or read_settings().url
 
 
 def target_url(url: str | None) -> str:
     """Return the address of the tenant API if it was named: `url`, or a host or port in the settings.
 
-    Otherwise ask on a terminal whether to use the default, and refuse elsewhere. Raises CommandError, ServeError."""
+    Otherwise ask on a terminal whether to use the default, and refuse elsewhere. Raises CommandError, SettingsError."""
     address = tenants_url(url)
     if url is None and not _is_address_named():
         if not sys.stdin.isatty():
@@ -161,8 +180,8 @@ def _is_address_named() -> bool:
 
 
 def address_and_key(url: str | None) -> tuple[str, str]:
-    """Return the admin API's address and key; prompt for the key on a terminal. Raises CommandError, ServeError."""
-    settings = read_settings(None, {})
+    """Return the admin API's address and key; prompt for the key on a terminal. Raises CommandError, SettingsError."""
+    settings = read_settings()
     key = settings.admin_key or (typer.prompt("Admin key", hide_input=True, err=True) if sys.stdin.isatty() else "")
     if not key or not key.isascii() or not key.isprintable():
         raise CommandError("the admin key is missing or malformed: set FAIRLANE_ADMIN_KEY")
@@ -199,6 +218,14 @@ def _limits_by(group: str) -> Document:
 def given(**fields: object) -> Document:
     """Return the fields that were given on the command line."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def read_yaml(file: Path) -> object:
+    """Parse a YAML file. Raises CommandError."""
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CommandError(f"{file}: cannot be read as YAML ({type(error).__name__})") from None
 
 
 def check_writable(file: Path) -> None:

@@ -4,11 +4,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
+from fairlane.cli.client import report_errors
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_list
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway import config as gateway_config
@@ -53,28 +54,22 @@ def show(
     """Show every setting as a start from this shell would have it, with its source; secrets are masked.
 
     It reads this environment, its settings file and --config; a gateway elsewhere may have other settings."""
-    try:
+    with report_errors():
         found = [each for each in effective(config, os.environ) if not (changed and each["from"] == "default")]
-    except SettingsError as error:
-        _fail([str(error)])
-    show_list(found, COLUMNS, lambda each: (each["setting"], _plain(each["value"]), each["from"]), output)
+        show_list(found, COLUMNS, lambda each: (each["setting"], _plain(each["value"]), each["from"]), output)
 
 
 @app.command()
 def check(config: ConfigFile = None, role: For = "serve") -> None:
     """Check the settings as a start would, with the same error messages; start nothing."""
     complaints = complaints_of(config, os.environ, role)
+    for each in complaints:
+        typer.echo(f"fairlane: {each}", err=True)
     if complaints:
-        _fail(complaints)
+        raise typer.Exit(1)
     named = [name for name in os.environ if _is_setting(name)]
     file = _file(config, os.environ)
     typer.echo(f"the settings are valid: {file or 'no file'}, {len(named)} variables")
-
-
-def _fail(complaints: list[str]) -> NoReturn:
-    for each in complaints:
-        typer.echo(f"fairlane: {each}", err=True)
-    raise typer.Exit(1)
 
 
 def effective(config: str | None, environ: Mapping[str, str]) -> list[Document]:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class StoreError(RuntimeError):
-    """The embedded store could not be started."""
+    """The embedded store cannot be started, or its directory cannot be made private."""
 
 
 def valkey_binary() -> str:
@@ -66,10 +66,7 @@ class EmbeddedStore:
 
     def start(self) -> None:
         """Make the directory private, start the server, and return once it has loaded its data. Raises StoreError."""
-        try:
-            close_all(self._directory)
-        except NotPrivate as error:
-            raise StoreError(str(error)) from None
+        close_all(self._directory)
         self.socket.unlink(missing_ok=True)  # a killed server leaves it behind
         with open(self._directory / "store.log", "ab", opener=_private) as log:
             self._process = subprocess.Popen(
@@ -124,19 +121,15 @@ class EmbeddedStore:
             client.close()
 
 
-class NotPrivate(RuntimeError):
-    """A directory is accessible to others and cannot be made private."""
-
-
 def make_private(directory: Path) -> None:
-    """Create the directory, or remove others' access to it. Raises NotPrivate."""
+    """Create the directory, or remove others' access to it. Raises StoreError."""
     try:
         if not directory.exists():
             directory.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         if directory.stat().st_mode & stat.S_ISVTX:
-            raise NotPrivate(f"{directory} is shared by all users: name a private directory")
+            raise StoreError(f"{directory} is shared by all users: name a private directory")
     except OSError as error:
-        raise NotPrivate(f"{directory}: cannot be created or read ({error.strerror})") from None
+        raise StoreError(f"{directory}: cannot be created or read ({error.strerror})") from None
     _close(directory)
 
 
@@ -148,7 +141,7 @@ def write_private(file: Path, content: str) -> None:
 
 
 def close_all(directory: Path) -> None:
-    """Remove others' access to a directory and all it contains, without following links. Raises NotPrivate."""
+    """Remove others' access to a directory and all it contains, without following links. Raises StoreError."""
     make_private(directory)
     for place, directories, files in os.walk(directory):
         for name in (*directories, *files):
@@ -162,9 +155,9 @@ def _close(path: Path) -> None:
             return
         path.chmod(stat.S_IMODE(mode) & ~_OF_OTHERS)
         if path.lstat().st_mode & _OF_OTHERS:
-            raise NotPrivate(f"{path} is accessible to others, and its file system does not allow a change")
+            raise StoreError(f"{path} is accessible to others, and its file system does not allow a change")
     except FileNotFoundError:  # a running store has just removed it
         return
     except OSError as error:
-        raise NotPrivate(f"{path} is accessible to others, and that cannot be changed ({error.strerror})") from None
+        raise StoreError(f"{path} is accessible to others, and that cannot be changed ({error.strerror})") from None
     log.warning("%s was accessible to others: made private", path)

@@ -11,10 +11,10 @@ from fairlane.cli.printer import (
     OutputCommand,
     OutputForm,
     minute,
-    printable,
     show,
     show_document,
     show_list,
+    show_secret,
     show_table,
 )
 
@@ -46,7 +46,7 @@ def create(
         scopes = given(models=model, lanes=lane, endpoints=endpoint, cidrs=cidr, act_as=act_as)
         limits = limits_of(limit) if limit else None
         body = given(name=name, expires_at=expires_at, limits=limits, scopes=scopes or None)
-        _show_new(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), output)
+        show_secret(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), "key", output)
 
 
 @app.command("list", cls=OutputCommand)
@@ -99,21 +99,11 @@ def rotate(
 ) -> None:
     """Create a copy of a key with a new secret; the old key expires after the overlap."""
     with connect(url) as admin:
-        _show_new(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), output)
+        show_secret(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), "key", output)
 
 
 def _path(tenant: str, key: str) -> str:
     return f"/tenants/{segment(tenant)}/keys/{segment(key)}"
-
-
-def _show_new(key: Document, output: OutputForm) -> None:
-    """Print only the key to stdout, so that `KEY=$(fairlane keys create …)` works; the rest goes to stderr."""
-    show(key, output, lambda: _show_secret(key))
-
-
-def _show_secret(key: Document) -> None:
-    typer.echo(f"{printable(key['id'])} ({printable(key['name'])}); the key is shown only this once:", err=True)
-    typer.echo(key["key"])
 
 
 def _row(key: Document) -> tuple[object, ...]:

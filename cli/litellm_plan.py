@@ -5,12 +5,14 @@ An import never grants more than before: a key or team with a limit, scope or ex
 refused, by name, unless the operator chooses to drop that limit."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from fairlane.cli.client import given
 from fairlane.cli.litellm_tables import ALIASES, BUDGETS, KEYS, MODELS, ORGANISATIONS, TEAMS, Row, Tables
 from fairlane.cli.printer import Document
 from fairlane.quotas.api_keys import ENDPOINT, SHA256
@@ -94,7 +96,7 @@ class _Maker:
 
     def tenant(self, row: Row, tenant_id: str, alias: object, parents: Iterable[str] | None = None) -> None:
         name = f"{'organisation' if parents is None else 'team'} {alias or tenant_id}"
-        try:
+        with self._refusing(name):
             if not TENANT_ID.fullmatch(tenant_id):
                 raise Refused("its id is not a valid tenant id")
             parent = row.get("organization_id") if parents is not None else None
@@ -102,44 +104,45 @@ class _Maker:
                 raise Refused("its organisation is not imported")
             aliases = _texts(self._aliases.get(row.get("model_id"))) if row.get("model_id") else {}
             limits, by = self._limits(name, row)
-            document: Document = {
-                "id": tenant_id,
-                "name": _name(alias, tenant_id),
-                "parent": parent or None,
-                "models": self._models(row, aliases),
-                "model_aliases": aliases or None,
-                "limits": limits or None,
-                "limits_by": by or None,
-            }
-        except Refused as reason:
-            self._found.refused.append((name, str(reason)))
-            return
-        self._of_tenants[tenant_id] = aliases
-        self._found.tenants.append({field: value for field, value in document.items() if value is not None})
-        if row.get("blocked"):
-            self._found.suspended.append(tenant_id)
+            document = given(
+                id=tenant_id,
+                name=_name(alias, tenant_id),
+                parent=parent or None,
+                models=self._models(row, aliases),
+                model_aliases=aliases or None,
+                limits=limits or None,
+                limits_by=by or None,
+            )
+            self._of_tenants[tenant_id] = aliases
+            self._found.tenants.append(document)
+            if row.get("blocked"):
+                self._found.suspended.append(tenant_id)
 
     def key(self, row: Row, without_team: str | None) -> None:
         name = f"key {row.get('key_alias') or row.get('key_name') or 'without a name'}"
-        try:
+        with self._refusing(name):
             tenant = self._tenant_of(row, without_team)
             self._check(row)
             limits, by = self._limits(name, row)
             if by:
                 raise Refused("it has limits for single models")
-            scopes = {"models": self._models(row, self._of_tenants.get(tenant, {})), "endpoints": _endpoints(row)}
+            scopes = given(models=self._models(row, self._of_tenants.get(tenant, {})), endpoints=_endpoints(row))
             expires = row.get("expires")
-            document: Document = {
-                "name": _name(row.get("key_alias"), row.get("key_name") or "litellm"),
-                "sha256": row["token"],
-                "expires_at": expires.timestamp() if isinstance(expires, datetime) else None,
-                "limits": limits or None,
-                "scopes": {scope: listed for scope, listed in scopes.items() if listed is not None} or None,
-            }
+            document = given(
+                name=_name(row.get("key_alias"), row.get("key_name") or "litellm"),
+                sha256=row["token"],
+                expires_at=expires.timestamp() if isinstance(expires, datetime) else None,
+                limits=limits or None,
+                scopes=scopes or None,
+            )
+            self._found.keys.append((tenant, document))
+
+    @contextmanager
+    def _refusing(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except Refused as reason:
             self._found.refused.append((name, str(reason)))
-            return
-        self._found.keys.append((tenant, {field: value for field, value in document.items() if value is not None}))
 
     def _tenant_of(self, row: Row, without_team: str | None) -> str:
         team = row.get("team_id")

@@ -142,19 +142,20 @@ def serve(
     import asyncio
 
     from fairlane.cli import serve as command
-    from fairlane.cli.embedded_store import StoreError
+    from fairlane.scheduler.protocol.settings import SharedSettings, load, read_document
 
     flags = {"host": host, "port": port, "model": model, "data_dir": data_dir}
     flags |= {"worker.engine": engine, "worker.engine_url": engine_url, "worker.engine_model": engine_model}
     try:
-        settings = command.read_settings(config, flags)
+        document = read_document(config, os.environ)
+        settings = load(SharedSettings, document=document, environ=os.environ, flags=flags)
         variables = {
             f"FAIRLANE_{name.upper().replace('.', '__')}": str(value)
             for name, value in flags.items()
             if value is not None
         }
         asyncio.run(command.serve(settings, config=config, flags=variables))
-    except (command.ServeError, StoreError) as error:
+    except command.REFUSALS as error:
         refuse(str(error))
 
 

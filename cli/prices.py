@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
-from fairlane.cli.client import CommandError, Url, connect
+from fairlane.cli.client import CommandError, Url, connect, read_yaml
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show, show_table
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.prices import ANY, PriceList
@@ -102,10 +101,7 @@ def per_million(price: int) -> str:
 
 def read_file(path: Path) -> PriceList:
     """Read a price list from a file. Raises CommandError naming the row and the field."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
+    document = read_yaml(path)
     if not isinstance(document, dict) or document.keys() != {"prices"}:
         raise CommandError(f"{path}: must hold `prices:` with a list, and nothing else")
     try:

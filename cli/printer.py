@@ -90,6 +90,19 @@ def show_next(document: Document, row: Sequence[object], output: OutputForm) -> 
             typer.echo("  ".join(map(cell, row)))
 
 
+def show_secret(document: Document, name: str, output: OutputForm) -> None:
+    """Show a new object with its only copy of a secret.
+
+    Of a table only the secret goes to stdout, so that `KEY=$(fairlane keys create …)` works."""
+    show(document, output, lambda: _print_secret(document, name))
+
+
+def _print_secret(document: Document, name: str) -> None:
+    label = ", ".join(printable(document[field]) for field in ("name", "role") if field in document)
+    typer.echo(f"{printable(document['id'])} ({label}); the {name} is shown only this once:", err=True)
+    typer.echo(document[name])
+
+
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows, with numbers right-aligned. Text from the API is never interpreted as markup."""
     table = Table(box=None, header_style="bold", pad_edge=False)

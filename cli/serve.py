@@ -15,14 +15,15 @@ from pathlib import Path
 import httpx
 import redis.asyncio
 
-from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private, write_private
+from fairlane.cli.client import CommandError
+from fairlane.cli.embedded_store import UMASK, EmbeddedStore, StoreError, make_private, write_private
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.http.ports import PortRefused, check_ports
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore
-from fairlane.scheduler.protocol.settings import SharedSettings, load, read_document
+from fairlane.scheduler.protocol.settings import SharedSettings
 from fairlane.store import cluster
 from fairlane.store.errors import StoreUnavailable
 from fairlane.worker.model.files import is_embedder, served_name
@@ -47,6 +48,8 @@ GRACE_S = 30.0
 STOP_MARGIN_S = 15.0
 READY_POLL_S = 0.1
 FIRST_PATIENCE_S = 20.0
+# Errors that end `serve` with one line.
+REFUSALS = (CommandError, SettingsError, StoreError, PortRefused, ChildRefused)
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +96,8 @@ async def _demo_key(client: redis.asyncio.Redis) -> str | None:
     return (await KeyStore(client).create(demo, {"name": "demo"})).secret
 
 
-class ServeError(RuntimeError):
-    """Why `serve` could not start, in one line."""
-
-
 async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[str, str]) -> None:
-    """Run until SIGINT or SIGTERM. `flags` are settings by variable name. Raises ServeError, StoreError."""
+    """Run until SIGINT or SIGTERM. `flags` are settings by variable name. Raises one of REFUSALS."""
     arguments = ["--config", config] if config else []
     directory = Path(settings.data_dir)
     with _only_one(directory):
@@ -128,28 +127,25 @@ def _only_one(directory: Path) -> Iterator[None]:
     os.umask(UMASK)
     try:
         make_private(directory)
-    except NotPrivate as error:
-        raise ServeError(f"setting data_dir: {error}") from None
+    except StoreError as error:
+        raise CommandError(f"setting data_dir: {error}") from None
     with (directory / "lock").open("w") as lock:
         os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ServeError(f"another `fairlane serve` uses {directory}") from None
+            raise CommandError(f"another `fairlane serve` uses {directory}") from None
         yield
 
 
 async def _check(settings: SharedSettings, arguments: list[str], overrides: Mapping[str, str]) -> None:
-    try:
-        await check_ports(settings)
-    except PortRefused as error:  # another program on the port would pass for our gateway
-        raise ServeError(str(error)) from None
+    await check_ports(settings)  # another program on the port would pass for our gateway
     environ = children_environ(overrides)
     complaints = await asyncio.gather(
         *(check_config(module, arguments, environ) for module in ("fairlane.gateway", "fairlane.worker"))
     )
     for complaint in filter(None, complaints):
-        raise ServeError(complaint.splitlines()[-1])
+        raise CommandError(complaint.splitlines()[-1])
 
 
 def _patience_s(section: object, setting: str) -> float:
@@ -163,9 +159,9 @@ async def _first_start(url: str, settings: SharedSettings) -> str:
         try:
             return await first_start(client, budgets, settings, on_terminal=sys.stdout.isatty())
         except OSError as error:
-            raise ServeError(f"{error.filename}: cannot be written ({error.strerror})") from None
+            raise CommandError(f"{error.filename}: cannot be written ({error.strerror})") from None
         except (redis.RedisError, StoreUnavailable) as error:
-            raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
+            raise CommandError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
 
 
 def _client(url: str) -> redis.asyncio.Redis:
@@ -179,8 +175,6 @@ async def _run(children: list[Child], store: EmbeddedStore | None, settings: Sha
         tasks.append(asyncio.create_task(_keep_store_alive(store, stop)))
     try:
         await supervise([[child] for child in children], stop)
-    except ChildRefused as error:
-        raise ServeError(str(error)) from None
     finally:
         for task in tasks:
             task.cancel()
@@ -233,11 +227,3 @@ def _engine_of(settings: SharedSettings) -> tuple[str | None, str | None]:
     section = settings.worker if isinstance(settings.worker, Mapping) else {}
     url, named = section.get("engine_url"), section.get("engine_model")
     return url if isinstance(url, str) else None, named if isinstance(named, str) else None
-
-
-def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:
-    """Read the shared settings. Raises ServeError."""
-    try:
-        return load(SharedSettings, document=read_document(config, os.environ), environ=os.environ, flags=flags)
-    except SettingsError as error:
-        raise ServeError(str(error)) from None

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-import yaml
 
 from fairlane.cli import printer
 from fairlane.cli.client import (
@@ -23,6 +22,7 @@ from fairlane.cli.client import (
     given,
     limits_by_of,
     limits_of,
+    read_yaml,
     segment,
 )
 from fairlane.cli.options import with_options
@@ -236,10 +236,7 @@ def read_file(path: Path) -> list[Document]:
     They are listed under `tenants:`, or as a plain list, as `tenants list -o yaml` prints it.
 
     Raises CommandError naming the tenant and the field."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
+    document = read_yaml(path)
     listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
     # A plain empty list, with --prune, would delete every tenant.
     if not isinstance(listed, list) or (listed is document and not listed):

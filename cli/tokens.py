@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from fairlane.cli.client import Url, connect, given, segment
-from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, minute, printable, show, show_list
+from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, minute, printable, show_list, show_secret
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -26,8 +26,7 @@ def create(
     """Create a token. It is shown only this once: only a hash is stored."""
     with connect(url) as admin:
         body = given(name=name, role=role, expires_at=expires_at)
-        token = admin.call("POST", "/tokens", body)
-        show(token, output, lambda: _show_secret(token))
+        show_secret(admin.call("POST", "/tokens", body), "token", output)
 
 
 @app.command("list", cls=OutputCommand)
@@ -43,13 +42,6 @@ def revoke(token: Annotated[str, typer.Argument(help="The token's id, as `list` 
     with connect(url) as admin:
         admin.call("DELETE", f"/tokens/{segment(token)}")
         typer.echo(f"{printable(token)} is revoked")
-
-
-def _show_secret(token: Document) -> None:
-    """Print only the token to stdout, so that `FAIRLANE_ADMIN_KEY=$(fairlane tokens create …)` works."""
-    label = f"{printable(token['id'])} ({printable(token['name'])}, {printable(token['role'])})"
-    typer.echo(f"{label}; the token is shown only this once:", err=True)
-    typer.echo(token["token"])
 
 
 def _row(token: Document) -> tuple[object, ...]:

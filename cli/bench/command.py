@@ -27,8 +27,8 @@ from fairlane.cli.client import (
     CommandError,
     Url,
     check_writable,
+    first_model,
     no_gateway,
-    refused,
     report_errors,
     target_url,
     write_whole,
@@ -220,7 +220,7 @@ def _setup(plan: _BenchPlan, served: str) -> dict[str, object]:
 
 async def _run(plan: _BenchPlan, url: str) -> BenchReport:
     options = plan.options
-    served, vocabulary = await _look(url, plan.keys[0].key, options.model, options.api)
+    served, vocabulary = _look(url, plan.keys[0].key, options)
     bench = BenchRun(
         Endpoint(url, PATHS[options.api]),
         plan.keys,
@@ -276,26 +276,21 @@ def _body(
     return {**body, "prompt": prompt}
 
 
-async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, list[int]]:
-    headers = {"authorization": f"Bearer {key}"}
-    try:
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=ASK_S) as http:
-            answer = await http.get("/v1/models")
-            if not answer.is_success:
-                raise refused(answer)
-            listed = [str(each["id"]) for each in answer.json()["data"]]
-            if not listed:
-                raise CommandError(f"{url} serves no model to this key")
-            name = model or listed[0]
-            if api == "chat":
-                return name, []
-            body = {"model": name, "prompt": " " + " ".join(WORDS), "add_special_tokens": False}
-            answer = await http.post("/tokenize", json=body)
+def _look(url: str, key: str, options: BenchOptions) -> tuple[str, list[int]]:
+    """Return the model's name, and its ids of common words; no ids for chats or if it does not tokenize."""
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=ASK_S) as http:
+        first = first_model(http)
+        name = options.model or first
+        if options.api == "chat":
+            return name, []
+        body = {"model": name, "prompt": " " + " ".join(WORDS), "add_special_tokens": False}
+        try:
+            answer = http.post("/tokenize", json=body)
             return name, sorted(set(answer.json()["tokens"])) if answer.is_success else []
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise no_gateway(url, error) from None
-    except (ValueError, LookupError, TypeError):
-        raise CommandError(f"{url} does not answer like Fairlane: is FAIRLANE_URL right?") from None
+        except httpx.HTTPError as error:
+            raise no_gateway(url, error) from None
+        except (ValueError, LookupError, TypeError):
+            raise CommandError(f"{url} does not answer like Fairlane: is FAIRLANE_URL right?") from None
 
 
 def _report(
