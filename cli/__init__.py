@@ -2,6 +2,7 @@
 
     main.py             the entry point: finds the subcommand and imports only what it needs
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
+    processes.py        `gateway`, `worker`: options from the settings, passed on to the process
     embedded_store.py   Valkey as a child process, in a private directory
     extras.py           the packages of each extra, and whether they are installed
     options.py          options of a command from a table
@@ -13,6 +14,8 @@
     litellm_tables.py   LiteLLM's tables, from its database or an export
     litellm_plan.py     what to create from them, and what cannot be imported
     reports.py          `usage`, `workers`, `lanes`
+    prices.py           `prices`
+    tokens.py           `tokens`
     audit.py            `audit`
     requests.py         `requests`
     config.py           `config show`, `config check`

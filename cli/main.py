@@ -1,6 +1,7 @@
 """The `fairlane` command: finds the subcommand and imports only what it needs."""
 
 import importlib
+import inspect
 import os
 import sys
 from typing import Annotated, Any, Literal, NoReturn
@@ -12,13 +13,13 @@ from fairlane.cli.extras import NAME, packages_of, version
 
 # Set by a shell that asks for completions.
 COMPLETE = "_FAIRLANE_COMPLETE"
-# Subcommands: module, Typer and help.
+# Subcommands: module, Typer or the function that builds it, and help.
 MODULES = {
     "gateway": (
-        "processes.gateway:app",
+        "processes:gateway",
         "Run one gateway of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL.",
     ),
-    "worker": ("processes.worker:app", "Run one worker process, against FAIRLANE_REDIS_URL."),
+    "worker": ("processes:worker", "Run one worker process, against FAIRLANE_REDIS_URL."),
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
@@ -64,13 +65,12 @@ class Commands(TyperGroup):
         place, text = MODULES[cmd_name]
         module, _, attribute = place.partition(":")
         try:
-            found = importlib.import_module(f"fairlane.cli.{module}")
+            found = getattr(importlib.import_module(f"fairlane.cli.{module}"), attribute)
+            command = typer.main.get_command(found() if inspect.isfunction(found) else found)
         except ModuleNotFoundError as error:
             if str(error.name).startswith(NAME):
                 raise
             command = _absent(_lacks(error, cmd_name))
-        else:
-            command = typer.main.get_command(getattr(found, attribute))
         command.name, command.help = cmd_name, text
         return command
 
