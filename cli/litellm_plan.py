@@ -1,8 +1,6 @@
 """Plans what to create from LiteLLM's organisations, teams and keys, with a reason for all that cannot be imported.
-Pure.
-
 An import never grants more than before: a key or team with a limit, scope or expiry that cannot be represented is
-refused, by name, unless the operator chooses to drop that limit."""
+refused, unless the operator chooses to drop that limit."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,7 @@
 """`fairlane tenants`: create, show, change, suspend, delete and erase tenants; apply a file of them.
 
-The file describes its tenants completely: omitted fields get their defaults. Other tenants stay, unless --prune deletes
-them. Parents are created before their children and deleted after them, in any order of the file. Applying a file twice
-changes nothing the second time."""
+The file describes its tenants completely: omitted fields get their defaults. Other tenants stay, unless --prune
+deletes them. Parents are created before their children and deleted after them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

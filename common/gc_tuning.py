@@ -1,8 +1,6 @@
-"""Garbage collection thresholds: a collection pauses a worker in the middle of a step and a gateway in the middle of a
-stream.
-
-Reference counting frees what a step or a request creates. Python's default thresholds would still start a collection
-every few requests, and sometimes a full one, which takes 50 ms with 10,000 waiting requests."""
+"""Garbage collection thresholds. Reference counting frees what a step or a request creates, but Python's defaults
+would still start a collection every few requests, in the middle of a step or a stream. A full one takes 50 ms with
+10,000 waiting requests."""
 
 import gc
 from collections.abc import Iterator

@@ -1,11 +1,6 @@
-"""OpenTelemetry's environment variables for exporting spans and metrics, read alike by gateway and worker.
-
-    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   unset: no spans are made
-    OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL   `http/protobuf` (default) or `grpc`
-    OTEL_METRICS_EXPORTER                                             `otlp`: push metrics, by the METRICS variables;
-                                                                      otherwise they are only scraped
-
-The exporters themselves read all other variables (headers, certificates, timeouts, batches, intervals)."""
+"""OpenTelemetry's environment variables for exporting spans and metrics, read alike by gateway and worker: endpoint
+and protocol (`http/protobuf` or `grpc`) of each signal or of both, and OTEL_METRICS_EXPORTER, with which metrics are
+pushed. The exporters themselves read all other variables (headers, certificates, timeouts, batches, intervals)."""
 
 from collections.abc import Mapping
 from importlib import import_module

@@ -1,8 +1,7 @@
-"""Measurements of requests, and their statistics: percentiles, throughput, goodput.
+"""Measurements of requests in seconds, and their statistics in milliseconds.
 
-Times are seconds during a run and milliseconds in reports. TTFT counts from the sending of a request; TPOT is the mean
-time of a token after the first. Goodput is the fraction of all sent requests that succeeded within their lane's
-targets; a refusal counts as a miss."""
+TTFT counts from the sending of a request; TPOT is the mean time of a token after the first. Goodput is the fraction
+of all sent requests that succeeded within their lane's targets."""
 
 import math
 from bisect import bisect_left

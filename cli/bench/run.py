@@ -1,9 +1,7 @@
 """Closed and open loop over a pool of connections.
 
-closed   a number of clients; each sends its next request after a response, or after the retry time of a refusal
-open     requests are sent at their times, up to `most_open` at once; those beyond are counted as unsent, which shows
-         that the gateway or the load generator does not keep up
-"""
+In a closed loop each client sends its next request after a response, or after the retry time of a refusal. In an
+open loop requests are sent at their times; those beyond `most_open` at once are counted as unsent."""
 
 import asyncio
 import time

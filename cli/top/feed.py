@@ -1,8 +1,5 @@
 """Source of the data of `fairlane top`: the stream of `/admin/v1/live`, or `/admin/v1/overview` at intervals if the
-stream has no room.
-
-The stream brings the overview about each second, and the map of blocks if it is available. An unavailable gateway is
-retried; the last picture stays, with the error."""
+stream has no room. An unavailable gateway is retried; the last picture stays, with the error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

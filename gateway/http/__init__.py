@@ -2,7 +2,7 @@
 ours.
 
     ports.py         listening sockets, and how connections are accepted
-    protocol.py      requests on a connection, drawn in its first lines: open it first
+    protocol.py      requests on a connection; start here
     connection.py    the place, deadlines and end of a connection
     limits.py        bounds on what a client sends, how slowly, and how long it may not read its response
     flow.py          pauses reading for two reasons, and times out clients that do not read

@@ -1,13 +1,7 @@
-"""A budget for the bytes of request bodies that this process holds, in all and for each tenant.
+"""The bytes of request bodies that this process holds, bounded in all and for each tenant.
 
-A body is held from its first byte until it is converted to prompts or rejected. Until the sender is known it counts the
-bytes received; from then on its declared length, so that bodies that never end cannot fill the budget.
-
-`BodyRoom` derives the useful size of a route's body from the longest context.
-
-`Trimmer` returns freed memory to the system, because glibc's allocator keeps it by default. `keep_little` makes large
-blocks separate mappings, which are returned when freed. Free small blocks are returned periodically, in a thread: that
-takes several milliseconds, during which other threads run."""
+A body is held from its first byte until it is converted to prompts or rejected: until the sender is known by the
+bytes received, then by its declared length, so that bodies that never end cannot fill the budget."""
 
 import asyncio
 import ctypes
@@ -244,7 +238,7 @@ def keep_little() -> None:
 
 
 class Trimmer:
-    """Returns freed memory to the system with a delay. For one event loop."""
+    """Returns freed memory, which glibc would keep, to the system: delayed, in a thread. For one event loop."""
 
     def __init__(self) -> None:
         self._trim = _of_glibc("malloc_trim")

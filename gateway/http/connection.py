@@ -1,7 +1,5 @@
-"""The lifetime of one connection, apart from its requests: its place on the port, its deadlines, and its end.
-
-After a refusal the client may continue to send for `linger_s` and `discard_bytes`: closing at once would reset the
-connection and destroy the response in transit."""
+"""The lifetime of one connection, apart from its requests. After a refusal the client may continue to send for
+`linger_s` and `discard_bytes`: closing at once would reset the connection and destroy the response in transit."""
 
 import asyncio
 from typing import Any, cast

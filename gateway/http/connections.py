@@ -1,13 +1,7 @@
-"""Bounds on the connections of one port: per address, per caller and in all, and which connection is closed for
-another.
-
-A connection is unauthenticated until a key is accepted on it. Unauthenticated connections are bounded for each address.
-When the port is full, the oldest of them is closed for a new connection. Without one, an idle connection of the caller
-with the most connections is closed. Without that, a few more are accepted for health probes, and answered 429 for
-anything else.
-
-A connection of a trusted proxy carries many callers. It becomes unauthenticated again with each request, counts for the
-address that the proxy names, and counts for no address before the first request."""
+"""Bounds on the connections of one port: per address, per caller and in all. A connection is unauthenticated until a
+key is accepted on it. On a full port a new connection replaces the oldest unauthenticated one, else an idle one of
+the caller with the most; a few more are accepted for health probes. A trusted proxy's connection is unauthenticated
+again with each request, and counts for the address that the proxy names."""
 
 import ipaddress
 from collections.abc import Iterable

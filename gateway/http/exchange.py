@@ -1,8 +1,5 @@
-"""One request as the server passes it to the application: its connection, its body and its response.
-
-The server puts an `Exchange` into the request's scope, and `exchange_of` reads it. A request from another source, such
-as a test, gets one without a connection.
-"""
+"""One request as the server passes it to the application: its connection, its body and its response. A request from
+another source, such as a test, gets an `Exchange` without a connection."""
 
 from dataclasses import dataclass
 

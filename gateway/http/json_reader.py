@@ -1,11 +1,6 @@
 """The one reader of callers' JSON, bounded in bytes, depth and number of values. Nothing else in the gateway decodes
 what a caller or a model wrote (`tests/gateway/http/test_one_reader.py`).
 
-    read_object    a whole body: UTF-8, no duplicate key, no lone surrogate in a key, bounded depth and detail
-    read_text      JSON within a string: arguments of a call, a schema, a model's output
-    scalars        a few top-level fields of a body that is fully read later
-    raw_fields     the top-level fields of one line of a batch, undecoded
-
 Errors name the top-level field in which they occur, found by a bounded scan of the text before them."""
 
 import json

@@ -1,13 +1,8 @@
-"""Extracts long lists of numbers and long strings from a large JSON document before the rest is parsed.
+"""Extracts long lists of numbers and long strings from a large JSON document before the rest is parsed: a parser blocks
+all other threads until it is done. Extraction works in steps of about a millisecond. Each value is replaced by an
+unguessable number, by which it is found again:
 
-A parser blocks every other thread until it is done, and a document may hold a million numbers. Here the document is
-searched, and its lists and strings are read, in steps of PIECE_BYTES, each of about a millisecond at most. Other
-threads run between two steps. Each extracted value is replaced by an unguessable number, by which it is found again:
-
-    {"prompt": [[1, 2, …], [3, …]]}  ──>  {"prompt": [340…001, 340…002]}, {"340…001": (1, 2, …), …}
-
-The rest is bounded in bytes and in values, so that parsing it blocks no other thread for long either. Strings without
-escapes stay in place: a parser only copies them."""
+    {"prompt": [[1, 2, …], [3, …]]}  ──>  {"prompt": [340…001, 340…002]}, {"340…001": (1, 2, …), …}"""
 
 import json
 import re

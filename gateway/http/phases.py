@@ -1,25 +1,7 @@
-"""The phases of what one connection receives, and the legal moves between them.
-
-    SILENT ──► HEAD ──► BODY ──────────► IDLE ──► HEAD …
-                │ ▲      └─► LATE_BODY ───┘
-                │ └─ UPGRADE ◄─┐
-                ├──────────────┘
-                └──► LAST              any ──► DISCARDED ──► CLOSED
-
-    SILENT      connected, nothing received yet
-    HEAD        a request line or headers are incomplete
-    UPGRADE     a complete head asks for another protocol: it is parsed again, as plain HTTP/1.1
-    BODY        a head is complete, its body is not
-    LATE_BODY   the same, after the whole response was sent
-    IDLE        the last request is complete, and no byte of another one was received
-    LAST        too many pipelined requests: those waiting are answered, further input is dropped
-    DISCARDED   after a refusal, or too much of a late body: input is dropped, until the client has read the response
-    CLOSED      the connection is gone
-
-An illegal move raises `IllegalMove` and changes nothing."""
+"""The phases of what one connection receives, and the legal moves between them."""
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import StrEnum, auto
 
 import msgspec
 
@@ -27,32 +9,39 @@ import msgspec
 class Phase(StrEnum):
     """Phase of a connection's input."""
 
-    SILENT = "silent"
-    HEAD = "head"
-    UPGRADE = "upgrade"
-    BODY = "body"
-    LATE_BODY = "late_body"
-    IDLE = "idle"
-    LAST = "last"
-    DISCARDED = "discarded"
-    CLOSED = "closed"
+    # Connected, nothing received yet.
+    SILENT = auto()
+    # A request line or headers are incomplete.
+    HEAD = auto()
+    # A complete head asks for another protocol: it is parsed again, as plain HTTP/1.1.
+    UPGRADE = auto()
+    # A head is complete, its body is not.
+    BODY = auto()
+    # The same, after the whole response was sent.
+    LATE_BODY = auto()
+    # The last request is complete, and no byte of another one was received.
+    IDLE = auto()
+    # Too many pipelined requests: those waiting are answered, further input is dropped.
+    LAST = auto()
+    # After a refusal, or too much of a late body: input is dropped, until the client has read the response.
+    DISCARDED = auto()
+    CLOSED = auto()
 
 
-_ENDS = {Phase.DISCARDED, Phase.CLOSED}
-MOVES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.SILENT: frozenset({Phase.HEAD, *_ENDS}),
-    Phase.HEAD: frozenset({Phase.BODY, Phase.UPGRADE, Phase.LAST, *_ENDS}),
-    Phase.UPGRADE: frozenset({Phase.HEAD, *_ENDS}),
-    Phase.BODY: frozenset({Phase.LATE_BODY, Phase.IDLE, *_ENDS}),
-    Phase.LATE_BODY: frozenset({Phase.IDLE, *_ENDS}),
-    Phase.IDLE: frozenset({Phase.HEAD, *_ENDS}),
-    Phase.LAST: frozenset(_ENDS),
-    Phase.DISCARDED: frozenset({Phase.CLOSED}),
-    Phase.CLOSED: frozenset(),
-}
 # Aliases for code that runs for each request: looking up an enum member is slow.
-SILENT, HEAD, UPGRADE, BODY, LATE_BODY = Phase.SILENT, Phase.HEAD, Phase.UPGRADE, Phase.BODY, Phase.LATE_BODY
-IDLE, LAST, DISCARDED, CLOSED = Phase.IDLE, Phase.LAST, Phase.DISCARDED, Phase.CLOSED
+SILENT, HEAD, UPGRADE, BODY, LATE_BODY, IDLE, LAST, DISCARDED, CLOSED = Phase
+_ENDS = {DISCARDED, CLOSED}
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    SILENT: frozenset({HEAD, *_ENDS}),
+    HEAD: frozenset({BODY, UPGRADE, LAST, *_ENDS}),
+    UPGRADE: frozenset({HEAD, *_ENDS}),
+    BODY: frozenset({LATE_BODY, IDLE, *_ENDS}),
+    LATE_BODY: frozenset({IDLE, *_ENDS}),
+    IDLE: frozenset({HEAD, *_ENDS}),
+    LAST: frozenset(_ENDS),
+    DISCARDED: frozenset({CLOSED}),
+    CLOSED: frozenset(),
+}
 # No head is complete whose body is awaited.
 AWAITS_HEAD = frozenset({SILENT, IDLE, HEAD})
 UNPARSED = frozenset({LAST, DISCARDED, CLOSED})

@@ -1,11 +1,6 @@
-"""The listening ports of a gateway, opened before anything that depends on them, and the loop that accepts connections.
-
-`Acceptor` accepts a few connections at a time, with a pause in between. The event loop would accept all that are
-waiting before it does anything else, so that a flood of connections stops every stream. If several processes share a
-socket, the one that is running would take nearly all of a burst, and clients with keep-alive would stay with it.
-So each takes one connection and leaves the next to the others; a busy one resumes accepting later.
-
-Connections from an address that has too many are closed here, at a tenth of the cost of serving them."""
+"""The listening ports of a gateway, and the loop that accepts connections: a few at a time, because the event loop
+would accept a whole flood before it serves a stream. Processes that share a socket take one connection each in turn,
+because the one that is running would take nearly all of a burst, and keep-alive would bind them to it."""
 
 import asyncio
 import logging

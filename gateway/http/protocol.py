@@ -1,19 +1,9 @@
-"""Bounds on what a client may send and how slowly. uvicorn by itself limits neither headers, bodies nor idle time.
+"""Requests on one connection, with bounds on what a client may send and how slowly; uvicorn itself has none for
+headers, bodies and idle time. `phases.py` has the phases of the input, `connection.py` the place on the port, deadlines
+and the end.
 
-The life of a connection, request by request:
-
-    headers ──> body ──> response ──> idle ──> headers …
-       │          │         │           └ uvicorn's timeout_keep_alive
-       │          │         ├ the client does not read it: `write_timeout_s`, then the connection is closed
-       │          │         └ the body still arrives: parsed for `linger_bytes`, `linger_chunks` and `linger_s`
-       │          └ `body.read_body` in the application: bytes and time
-       └ here: bytes, number, time
-
-`phases.py` has the phases of the input and their legal moves, `connection.py` what surrounds requests: the place on the
-port, deadlines, and closing.
-
-A read with many lines is parsed in turns with other connections (`turns.py`). Chunks of a body are joined, so that the
-application receives one piece per read."""
+A read with many lines is parsed in turns with other connections. The application receives one piece of a body per
+read."""
 
 import asyncio
 import sys

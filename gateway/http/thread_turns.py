@@ -1,8 +1,7 @@
 """Runs work on callers' input in threads: one piece of work at a time, tenants in turn.
 
-Python runs one thread at a time. Each busy thread makes the event loop wait for its turn (`sys.setswitchinterval`)
-whenever the loop wakes up. In a measurement, a request with 20 wake-ups took 240 ms with six busy threads and 3 ms with
-one, although the threads did the same amount of work."""
+Each busy thread makes the event loop wait for the GIL (`sys.setswitchinterval`) whenever it wakes up: a request with
+20 wake-ups took 240 ms with six busy threads and 3 ms with one."""
 
 import asyncio
 from collections import OrderedDict, deque

@@ -1,14 +1,7 @@
 """Turns at parsing, for reads with many lines: one read of 256 KiB may be 43,000 chunks of one byte.
 
-    a read with few lines  ──> parsed at once
-    any other read         ──> waits here; its connection is not read until then
-    each turn              ──> pieces of PIECE_BYTES, one connection after the other, until MOST_EVENTS were parsed
-
-The cost of parsing depends on the number of callbacks, not of bytes, so a turn counts callbacks. After a full turn the
-loop is free for REST_S. Connections take turns by holder (a tenant, or an unauthenticated address), so that many
-connections get no more than one. Waiting bytes are bounded for each holder and in all.
-
-Connections that discard their input are also read one every REST_S."""
+The cost of parsing depends on the number of parser callbacks, so a turn counts callbacks; after it the loop is free
+for REST_S. Holders (a tenant, or an unauthenticated address) take turns, each with bounded waiting bytes."""
 
 import asyncio
 from collections import OrderedDict
