@@ -78,16 +78,9 @@ class Audit:
         reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, "-", "COUNT", limit)
         return [_entry(entry_id, values) for entry_id, values in reply]
 
-
-class AuditRedaction:
-    """Removes the changed values of an erased tenant from its audit entries; actor, action and time stay. Every call
-    may raise StoreUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
     async def redact(self, tenant: str, until_ms: int) -> int:
-        """Redact the entries of a tenant and its keys up to a time; return how many.
+        """Remove the changed values from the entries of a tenant and its keys up to a time; actor, action and time
+        stay. Return how many entries were changed.
 
         The log is copied part by part, then replaced by the copy; entries appended meanwhile are in the last part.
         Repeating it is harmless."""

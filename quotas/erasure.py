@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from fairlane.quotas import idempotency, keyspace
-from fairlane.quotas.audit import AuditRedaction
+from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import FIRST_LOOK_DAYS
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.tenants import TenantIds, enlist_erasure
@@ -111,7 +111,7 @@ class TenantErasure:
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
-        self._audit = AuditRedaction(self._database)
+        self._audit = Audit(client)
         self._ids = TenantIds(self._database)
 
     async def erase_keys(self, gone: DeletedTenant) -> int:

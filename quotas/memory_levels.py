@@ -50,9 +50,8 @@ class Figures:
     def held_by(self, ask: Ask) -> Totals:
         return self.batch if ask.is_batch else self.live
 
-    # Tokens and money charged by day and month, under their ISO names.
-    spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    money: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    # Charged by day and month, under their ISO names; all tokens count as input.
+    spent: dict[str, Totals] = field(default_factory=lambda: defaultdict(Totals))
     # Reservations waiting for room in the minute, with the time at which they were paused, ms.
     paused: dict[str, int] = field(default_factory=dict)
 
@@ -255,17 +254,14 @@ class MemoryOrganisation:
     def _level(self, level: LevelId, now_ms: int) -> Level:
         figures, calendar = self.figures(level), self.calendar(level.tenant, now_ms)
         tenant = self.tenants.get(level.tenant, MemoryTenant())
-        spent, money, today = figures.spent, figures.money, calendar.today.isoformat()
         return Level(
             scope=level.scope,
             limits=self.limits[level.id],
             shadow=frozenset() if level.scope == "key" else tenant.shadow,
             windows={
                 "minute": figures.minute.at(now_ms),
-                "day": FixedWindow(Totals(input=spent[today], spend=money[today]), calendar.day_ends_ms),
-                "month": FixedWindow(
-                    Totals(input=spent[calendar.month], spend=money[calendar.month]), calendar.month_ends_ms
-                ),
+                "day": FixedWindow(figures.spent[calendar.today.isoformat()], calendar.day_ends_ms),
+                "month": FixedWindow(figures.spent[calendar.month], calendar.month_ends_ms),
                 "live": FixedWindow(Totals(requests=figures.live.requests), None),
             },
             held=dataclasses.replace(figures.live, requests=0),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from fairlane.quotas import keyspace, limits, refusals, sizing
+from fairlane.quotas import keyspace, limits, sizing
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
 from fairlane.quotas.memory_levels import HeldReservation, MemoryKey, MemoryOrganisation, MemoryTenant
 from fairlane.quotas.store import (
@@ -90,8 +90,8 @@ class MemoryQuotaStore:
             prices=prices,
         )
         demand = sizing.sized(levels, demand, ask.quantum)
-        found = refusals.refusals(levels, demand, now_ms)
-        refusal = refusals.most_severe(found)
+        found = sizing.refusals(levels, demand, now_ms)
+        refusal = sizing.most_severe(found)
         if refusal is not None:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
@@ -269,8 +269,7 @@ def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals,
         if not reservation.ask.is_batch:
             figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):
-            figures.spent[name] += tokens.input + tokens.output
-            figures.money[name] += tokens.spend
+            figures.spent[name].add(Totals(0, tokens.input + tokens.output, 0, tokens.spend))
 
 
 def _reservation(org: MemoryOrganisation, reservation: HeldReservation, now_ms: int) -> Reservation:

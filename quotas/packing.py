@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fairlane.quotas.limits import RULES, SPEND_LIMITS, LimitRule, Limits, LimitStatus, Scope
+from fairlane.quotas.limits import RULES, SPEND_LIMITS, LimitRule, Limits, LimitStatus, Scope, limit_status
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
@@ -112,17 +112,7 @@ def _statuses(
             ends_ms = now_ms + slicing.length_ms
         elif rule.window == "minute":
             ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
-        status = LimitStatus(
-            name=rule.name,
-            scope=scope,
-            limit=limited_to,
-            used=int(used),
-            reserved=int(reserved),
-            resets_at=None if ends_ms is None else ends_ms / 1e3,
-            reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
-            shadow=shadow,
-        )
-        found += [status]
+        found += [limit_status(rule.name, scope, limited_to, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)]
     return found
 
 

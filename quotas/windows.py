@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property, lru_cache
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 MOST_SLICES = 240
@@ -40,33 +39,14 @@ class Totals:
         return sum(getattr(self, name, 0) for name in fields)
 
 
-class Window(Protocol):
-    """Usage in one window at one moment."""
-
-    @property
-    def totals(self) -> Totals: ...
-
-    @property
-    def ends_ms(self) -> int | None:
-        """When all current usage has expired; None if it does not expire by itself."""
-
-    @property
-    def length_ms(self) -> int:
-        """How long usage counts at least; 0 if that does not depend on when it happened."""
-
-    def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class FixedWindow:
     """A day, a month, or the running requests, whose usage expires at one moment or not by itself."""
 
     totals: Totals
+    # When all current usage has expired; None if it does not expire by itself.
     ends_ms: int | None
-
-    @property
-    def length_ms(self) -> int:
-        return 0
+    length_ms: int = 0
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
         return self.ends_ms
@@ -124,6 +104,10 @@ class MinuteView:
             if amount <= 0:
                 return self.slicing.expires_ms(number)
         return self.now_ms + self.slicing.length_ms
+
+
+# Usage in one window at one moment.
+Window = FixedWindow | MinuteView
 
 
 @dataclass(slots=True)

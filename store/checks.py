@@ -174,80 +174,48 @@ def _key_within(first: int, last: int) -> str:
     return TRIAL_KEY % number
 
 
-_GATEWAY_CALLS = {
-    "MSET": "KEY 0",
-    "INCR": "KEY",
-    "INCRBY": "KEY 1",
-    "DECRBY": "KEY 1",
-    "TTL": "KEY",
-    "PERSIST": "KEY:none",
-    "EXPIRE": "KEY:none 60",
-    "RENAME": "KEY:none KEY:none",
-    "HRANDFIELD": "KEY 1",
-    "HSCAN": "KEY 0",
-    "HVALS": "KEY",
-    "LLEN": "KEY",
-    "LRANGE": "KEY 0 0",
-    "LREM": "KEY 1 0",
-    "RPUSH": "KEY 0",
-    "SCARD": "KEY",
-    "XINFO": "STREAM KEY",
-    "XLEN": "KEY",
-    "XRANGE": "KEY - + COUNT 1",
-    "ZRANGEBYLEX": "KEY - +",
-    "ZREVRANGEBYSCORE": "KEY 0 0",
-    "ZREVRANK": "KEY 0",
-    "ZSCAN": "KEY 0",
+# Harmless calls, by the arguments of the commands. KEY holds a string, KEY:none does not exist.
+_GATEWAY_ALONE = {
+    "KEY": "INCR TTL HVALS LLEN SCARD XLEN",
+    "KEY 0": "MSET HSCAN RPUSH ZREVRANK ZSCAN",
+    "KEY 1": "INCRBY DECRBY HRANDFIELD",
+    "KEY 0 0": "LRANGE ZREVRANGEBYSCORE",
+    "KEY 1 0": "LREM",
+    "KEY - +": "ZRANGEBYLEX",
+    "KEY - + COUNT 1": "XRANGE",
+    "KEY:none": "PERSIST",
+    "KEY:none 60": "EXPIRE",
+    "KEY:none KEY:none": "RENAME",
+    "STREAM KEY": "XINFO",
 }
-_QUEUE_CALLS = {
-    "EVAL": "return(1) 1 KEY",
-    "EVALSHA": f"{'0' * 40} 1 KEY",
-    "TIME": "",
-    "GET": "KEY",
-    "MGET": "KEY",
-    "STRLEN": "KEY",
-    "EXISTS": "KEY",
-    "PTTL": "KEY",
-    "PEXPIRE": f"KEY {TRIAL_MS}",
-    "APPEND": "KEY 0",
-    "HDEL": "KEY f",
-    "HEXISTS": "KEY f",
-    "HGET": "KEY f",
-    "HGETALL": "KEY",
-    "HINCRBY": "KEY f 1",
-    "HLEN": "KEY",
-    "HMGET": "KEY f",
-    "HSET": "KEY f 0",
-    "HSETNX": "KEY f 0",
-    "SADD": "KEY 0",
-    "SMEMBERS": "KEY",
-    "SPOP": "KEY",
-    "SREM": "KEY 0",
-    "SUNIONSTORE": "KEY:none KEY:none",
-    "UNLINK": "KEY:none",
-    "XADD": "KEY * f 0",
-    "XREAD": "COUNT 1 STREAMS KEY 0",
-    "XREVRANGE": "KEY + - COUNT 1",
-    "XTRIM": "KEY MAXLEN 1",
-    "ZADD": "KEY 0 0",
-    "ZCARD": "KEY",
-    "ZCOUNT": "KEY 0 0",
-    "ZINCRBY": "KEY 0 0",
-    "ZMSCORE": "KEY 0",
-    "ZRANGE": "KEY 0 0",
-    "ZRANGEBYSCORE": "KEY 0 0",
-    "ZRANK": "KEY 0",
-    "ZREM": "KEY 0",
-    "ZREMRANGEBYRANK": "KEY 0 0",
-    "ZREMRANGEBYSCORE": "KEY 0 0",
-    "ZREVRANGE": "KEY 0 0",
-    "ZSCORE": "KEY 0",
-    "DEL": "KEY",
+_QUEUES = {
+    "": "TIME",
+    "return(1) 1 KEY": "EVAL",
+    f"{'0' * 40} 1 KEY": "EVALSHA",
+    "KEY": "GET MGET STRLEN EXISTS PTTL HGETALL HLEN SMEMBERS SPOP ZCARD",
+    "KEY 0": "APPEND SADD SREM ZMSCORE ZRANK ZREM ZSCORE",
+    "KEY 0 0": "ZADD ZCOUNT ZINCRBY ZRANGE ZRANGEBYSCORE ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE",
+    "KEY f": "HDEL HEXISTS HGET HMGET",
+    "KEY f 0": "HSET HSETNX",
+    "KEY f 1": "HINCRBY",
+    f"KEY {TRIAL_MS}": "PEXPIRE",
+    "KEY * f 0": "XADD",
+    "KEY + - COUNT 1": "XREVRANGE",
+    "KEY MAXLEN 1": "XTRIM",
+    "COUNT 1 STREAMS KEY 0": "XREAD",
+    "KEY:none": "UNLINK",
+    "KEY:none KEY:none": "SUNIONSTORE",
 }
-# A harmless call of each command, tried in this order. KEY holds a string, KEY:none does not exist; DEL comes last.
-_CALLS = _GATEWAY_CALLS | _QUEUE_CALLS
+
+
+def _by_command(calls: Mapping[str, str]) -> dict[str, str]:
+    return {command: arguments for arguments, commands in calls.items() for command in commands.split()}
+
+
+# DEL comes last, because the others need the string.
+_CALLS = _by_command(_GATEWAY_ALONE) | _by_command(_QUEUES) | {"DEL": "KEY"}
 GATEWAY_COMMANDS = frozenset({"SET", *_CALLS})
 # Commands of the queues and of the worker registry.
-WORKER_COMMANDS = frozenset({"SET", *_QUEUE_CALLS})
+WORKER_COMMANDS = GATEWAY_COMMANDS - _by_command(_GATEWAY_ALONE).keys()
 # Commands that Fairlane can do without.
 OPTIONAL_COMMANDS = frozenset({"FCALL", "FUNCTION", "SCRIPT", "INFO", "BGREWRITEAOF"})

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, Prices, statuses
-from fairlane.quotas.refusals import most_severe, refusals
-from fairlane.quotas.sizing import sized
+from fairlane.quotas.sizing import most_severe, refusals, sized
 from fairlane.quotas.windows import FixedWindow, Minute, Totals
 
 NOW_MS = 1_000_000

@@ -21,7 +21,7 @@ from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_
 from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
 from fairlane.quotas.limits import FREE, RULES, Demand, LimitStatus, Prices
-from fairlane.quotas.refusals import LimitRefusal, most_severe
+from fairlane.quotas.sizing import LimitRefusal, most_severe
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, assess
