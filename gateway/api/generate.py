@@ -82,7 +82,7 @@ class Generate(Generic[Generation]):
         if plan is not None:
             self._parts.telemetry.in_flight.add(context.lane, by=-1)
             if plan.traced is not None:
-                self._parts.trace.ended(plan.traced, context.outputs, error)
+                self._parts.trace.ended(plan.traced, context.outputs, recording.end_of(error)[0])
         recording.ended(self._parts.recorder, context, error)
 
     async def _respond(self, context: RequestContext, plan: Plan) -> None:
@@ -167,7 +167,7 @@ class Generate(Generic[Generation]):
             grammar_param=plan.grammar_param,
         )
         if context.record is not None:
-            context.record.follow(events)
+            context.record.progress = events
         return events
 
     def _queue_span(self, context: RequestContext, plan: Plan, request: LiveRequest) -> Span:

@@ -31,11 +31,11 @@ def opened(
 ) -> None:
     """Open the record of a submitted request. `answer_id` is empty if the response's id contains the request's."""
     if recorder.enabled:
-        make, names = partial(_record, context, plan), (context.request_id, answer_id)
+        make, names = partial(_record, recorder.gateway_id, context, plan), (context.request_id, answer_id)
         context.record = recorder.open(make, request, names, context.arrived_s, plan.service_level.ttft_ms)
 
 
-def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRecord:
+def _record(gateway_id: str, context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRecord:
     level, jobs, caller = plan.service_level, live.jobs, context.caller
     ask = jobs[0].request.ask
     parent = "" if jobs[0].message is None else jobs[0].message.traceparent
@@ -50,6 +50,7 @@ def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRec
         endpoint=context.endpoint,
         model=plan.model.name,
         lane=ask.lane,
+        gateway=gateway_id,
         trace_id=_kept_trace(parent),
         guaranteed=plan.is_guaranteed(jobs),
         deadline_ms=level.deadline_ms,
@@ -70,7 +71,7 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
     """Close the record of a request, or record the rejection of one that was not admitted."""
     if not recorder.enabled:
         return
-    code, outcome, message, limit = _end_of(error)
+    code, outcome, message, limit = end_of(error)
     if context.record is not None:
         context.record.answered(code, outcome, message, limit, is_timed=context.span.is_recording)
         if context.record.time is not None:
@@ -98,7 +99,7 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
         recorder.refused(refused, context.arrived_s)
 
 
-def _end_of(error: BaseException | None) -> tuple[str | None, Outcome, str, str]:
+def end_of(error: BaseException | None) -> tuple[str | None, Outcome, str, str]:
     """Return the code, outcome, message and limit with which a request ended. Messages other than our own may contain
     parts of a prompt."""
     match error:

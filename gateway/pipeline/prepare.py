@@ -201,7 +201,7 @@ class Preparer:
                 refused.lane = service_level.lane.name
                 refused.asked = model.name, sum(map(len, prompts))
                 if traced is not None:
-                    self.trace.ended(traced, (), refused)
+                    self.trace.ended(traced, (), refused.code)
                 raise
             if span.is_recording:
                 span.set(_span_attributes(service_level, prompts, answers))

@@ -22,8 +22,7 @@ from fairlane.gateway.control.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.fleet import StoredFleet
 from fairlane.gateway.insight.request_records.search import Records
-from fairlane.gateway.insight.request_traces.files import TraceFolder
-from fairlane.gateway.insight.request_traces.reads import TraceReads
+from fairlane.gateway.insight.request_traces.files import TraceFolder, TraceReads
 from fairlane.gateway.insight.request_traces.simulator import Simulator
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.prices import KnownPrices

@@ -41,7 +41,7 @@ MOST_TENANTS_SHOWN = 64
 
 
 class LaneResults(TypedDict):
-    """Results of a lane's requests over a span of time."""
+    """Results of a lane's requests over a span of time. The error of each percentile is at most 10%."""
 
     ttft_ms: Annotated[PercentilesView | None, about("Time to the first token; null: not measured")]
     tpot_ms: Annotated[PercentilesView | None, about("Mean time per output token; null: not measured")]

@@ -5,12 +5,11 @@
     interruptions.py its preemptions and pauses
     time_account.py  the parts of a request's time, which add up to its total on one clock
     recorder.py      the records of this gateway: which are kept, and when they are written; open it first
-    storage.py       records in Redis: written in batches, found by several names, read newest first
+    storage.py       records in Redis: written in batches, found by several names, newest first; keys: `lua/`
     search.py        lists: filters, order, pages
     views.py         the JSON shapes of records
     why.py           a record as one or two sentences
-    keys.py          Redis keys; `lua/` contains the scripts
 
 `gateway.api.generate` opens and ends a record, `gateway.pipeline` reports events and charges, and the admin API and
-`GET /v1/requests/{id}` read it. A request pays for a few assignments only: a timer writes to the store in batches, and
-drops what exceeds its bounds. This package never imports `gateway.api`."""
+`GET /v1/requests/{id}` read it. A request costs a few assignments: a timer writes to the store in batches, and
+drops what exceeds its bounds."""

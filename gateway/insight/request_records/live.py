@@ -1,9 +1,7 @@
 """The record of a running request, built from reports of gateway and workers.
 
-The methods are called on the event loop while a request is served, so they only store their arguments. The record
-itself is built when it is read or written; most requests of a busy gateway end before that. No method is called for
-each token.
-"""
+The methods run while a request is served, so they only store their arguments. The record itself is built when it is
+read or written; most requests of a busy gateway end before that. No method is called for each token."""
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
@@ -75,9 +73,9 @@ class LiveRecord:
     time: TimeParts | None = None
     answer: Answered | None = None
     charge: Charge | None = None
+    progress: TokenTimes | None = None
     _is_settled: bool = False
     _record: RequestRecord | None = None
-    _progress: TokenTimes | None = None
     _finished: list[Finished] | None = None
     # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
     _begun_after_ms: float | None = None
@@ -101,10 +99,6 @@ class LiveRecord:
         return record
 
     @property
-    def job(self) -> LiveJob:
-        return self.jobs[0]
-
-    @property
     def age_ms(self) -> float:
         return (self._clock() - self._arrived_s) * 1e3
 
@@ -114,11 +108,8 @@ class LiveRecord:
 
     @property
     def is_late(self) -> bool:
-        first_s = None if self._progress is None else self._progress.first_token_s
+        first_s = None if self.progress is None else self.progress.first_token_s
         return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
-
-    def follow(self, progress: TokenTimes) -> None:
-        self._progress = progress
 
     def place(self, position: int | None) -> None:
         """Record its place in the queue. None: a worker has taken it; the end of the job reports when."""
@@ -168,7 +159,7 @@ class LiveRecord:
 
     def release(self) -> None:
         """Drop the references to the request, which refers to this object. The record cannot be updated after that."""
-        self._make, self._progress, self.jobs = None, None, []
+        self._make, self.progress, self.jobs = None, None, []
 
     def refresh(self) -> None:
         if self._record is None or self._published() > self._record.output_tokens:
@@ -193,11 +184,9 @@ class LiveRecord:
                 _add_end(record, event, queued_ms)
             self._finished = None
         if self.charge is not None:
-            charge = self.charge
-            record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
-            record.charges = tokens = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
-            record.spend = self.jobs[0].request.ask.prices.spend(*tokens)
-            record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
+            charge, prices = self.charge, self.jobs[0].request.ask.prices
+            record.charge(charge)
+            record.spend = prices.spend(charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
         record.state = self._state()
         if self.answer is not None and record.total_ms is None:
             answered = self.answer
@@ -210,7 +199,7 @@ class LiveRecord:
             record.queue_ms = record.time.queue
 
     def _add_times(self, record: RequestRecord) -> None:
-        progress = self._progress
+        progress = self.progress
         if progress is None or progress.first_token_s is None:
             return
         if record.ttft_ms is None:
@@ -220,7 +209,7 @@ class LiveRecord:
             record.last_token_ms = self._at_ms(progress.last_token_s)
 
     def _account(self) -> TimeParts:
-        answered, progress = self.answer, self._progress
+        answered, progress = self.answer, self.progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
         return account(
@@ -274,7 +263,7 @@ class LiveRecord:
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
         if event.worker_id and event.worker_id not in self._workers:
             self._workers.append(event.worker_id)
-        last_s = None if self._progress is None else self._progress.last_token_s
+        last_s = None if self.progress is None else self.progress.last_token_s
         since_ms = (last_s - self._arrived_s) * 1e3 if last_s is not None and job.begun else None
         now_ms = self.age_ms
         if since_ms is not None or not self._starts:

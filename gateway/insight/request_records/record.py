@@ -1,19 +1,19 @@
-"""One request's record as stored: its parameters, its waits, its events and its outcome.
+"""One request's record as stored. It is bounded, and contains no text of a prompt or an answer.
 
-It is bounded: only the first and last few events and preemptions are kept; the others are counted. It contains numbers,
-ids and names only, never any text of a prompt or an answer. Durations are milliseconds; `at_ms` counts from the
-request's arrival. A new field needs a default, since gateways of two releases read each other's records."""
+Durations are milliseconds; `at_ms` counts from the request's arrival. A new field needs a default, since gateways of
+two releases read each other's records."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.quotas import keyspace
+from fairlane.quotas.store import Charge
 
 # `lost`: its gateway is silent, and the request has not been settled yet.
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
-STATES: tuple[State, ...] = ("queued", "running", "preempted", "paused", "lost", "ended")
+STATES: tuple[State, ...] = get_args(State)
 # A record keeps this many; above that, the first half and the latest.
 MOST_EVENTS, MOST_PREEMPTIONS = 48, 24
 MOST_BYTES = 6_144
@@ -21,9 +21,7 @@ LONGEST_TEXT = 300
 
 
 class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """One event: `queued` and `position` (figure: the place), `taken`, `first_token`, `preempted`, `paused`, `resumed`
-    (figure:
-    the stall in ms), `moved` (the same) or `ended`."""
+    """One event. `figure` is the place of `queued` and `position`, and the stall in ms of `resumed` and `moved`."""
 
     at_ms: float
     kind: str
@@ -78,8 +76,8 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     ttft_target_ms: float | None = None
     # Admission's prediction.
     expected_ttft_ms: float | None = None
-    # The account of its time so far; None: written by a gateway of an earlier release.
-    time: TimeParts | None = None
+    # So far, if it runs.
+    time: TimeParts = TimeParts()
     # The queue's part of `time`, once it is final.
     queue_ms: float | None = None
     taken_ms: float | None = None
@@ -116,7 +114,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def ended_ms(self) -> int:
-        """Return when it ended, in epoch ms, or 0 while it runs."""
+        """Time of its end, in epoch ms; 0 while it runs."""
         return 0 if self.total_ms is None else round(self.arrived_s * 1e3 + self.total_ms)
 
     def add(self, at_ms: float, kind: str, figure: float | None = None) -> None:
@@ -124,6 +122,11 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         if len(self.events) > MOST_EVENTS:
             del self.events[MOST_EVENTS // 2]
             self.left_out += 1
+
+    def charge(self, charge: Charge) -> None:
+        self.outcome, self.output_tokens = charge.outcome, max(self.output_tokens, charge.output_tokens)
+        self.charges = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
+        self.gpu_us, self.kv_block_ms = charge.gpu_us, charge.kv_block_ms
 
     def add_preemption(self, preemption: RecordedPreemption) -> None:
         self.preempted += 1

@@ -1,9 +1,7 @@
-"""The records of this gateway's requests: which are kept, and when they are written. Errors here never fail a request.
+"""The records of this gateway's requests: which are kept, and when they are written.
 
-A request pays for a few assignments. A timer writes the records in batches. If more requests end than can be kept,
-special ones take precedence (failed, refused for a deadline or without a worker, preempted, paused, late), and the
-others are sampled at random. A few refusals of each tenant are kept per flush. While the store is unavailable, waiting
-records are bounded, and the oldest are dropped."""
+If more requests end than can be kept, special ones take precedence (failed, refused for a deadline or without a worker,
+preempted, paused, late), and the others are sampled. While the store is unavailable, the oldest are dropped."""
 
 import asyncio
 import itertools
@@ -69,7 +67,7 @@ class RequestRecorder:
         """`position` returns a job's place in its queue, from 1, or None once a worker has it. Raises STORE_ERRORS."""
         self._store = store
         self._position = position
-        self._gateway_id = gateway_id
+        self.gateway_id = gateway_id
         self.enabled = enabled
         self._wall_clock = wall_clock
         self._live: dict[str, LiveRecord] = {}
@@ -110,7 +108,7 @@ class RequestRecorder:
         refusals[tenant] += 1
         took_s = asyncio.get_running_loop().time() - arrived_s
         record.arrived_s = self._wall_clock() - took_s
-        record.gateway, record.state, record.outcome = self._gateway_id, "ended", Outcome.REJECTED.value
+        record.gateway, record.state, record.outcome = self.gateway_id, "ended", Outcome.REJECTED.value
         record.total_ms = round(took_s * 1e3, 1)
         record.time = TimeParts().until(record.total_ms)
         self._keep(record.code not in _OWN_LIMITS, lambda: record)
@@ -121,7 +119,7 @@ class RequestRecorder:
         `name` is its id, or the request's or answer's id. `account`: return only records of this account's tenant."""
         live = self._live_by(name, account)
         if live is not None:
-            return self._up_to_date(live)
+            return live.record
         for ended in (self._plain.kept, self._special.kept, self._unwritten):
             for one in reversed(ended):
                 record = one.record
@@ -138,12 +136,7 @@ class RequestRecorder:
         return next((live for live in named if account in (None, live.account)), None)
 
     def running(self) -> list[RequestRecord]:
-        return [self._up_to_date(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
-
-    def _up_to_date(self, live: LiveRecord) -> RequestRecord:
-        record = live.record
-        record.gateway = self._gateway_id
-        return record
+        return [live.record for live in itertools.islice(self._live.values(), MOST_LIVE)]
 
     async def reaped(self, lapsed: Lapsed, charge: Charge) -> None:
         if not self.enabled:
@@ -160,18 +153,15 @@ class RequestRecorder:
                 model=lapsed.model,
                 lane=lapsed.lane,
             )
-        record.outcome = charge.outcome
-        record.charges = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
-        record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
-        record.output_tokens = max(record.output_tokens, charge.output_tokens)
+        record.charge(charge)
         record.preempted = max(record.preempted, charge.preemptions)
         if record.state != "ended":
             record.state = "ended"
             record.total_ms = round((self._wall_clock() - record.arrived_s) * 1e3, 1)
             record.message = "The gateway that served it was lost; its published tokens are charged."
-            record.time = (record.time or TimeParts()).until(record.total_ms)
+            record.time = record.time.until(record.total_ms)
             record.add(record.total_ms, "ended")
-        await self._store.settle_lost(record.gateway or self._gateway_id, record)
+        await self._store.settle_lost(record.gateway or self.gateway_id, record)
 
     async def run(self) -> None:
         if self.enabled:
@@ -195,7 +185,7 @@ class RequestRecorder:
         ended, gone = self._unwritten[: 2 * MOST_A_FLUSH], [*self._gone.items()]
         if not (ended or running or gone or any(live.written_s for live in self._live.values())):
             return
-        records = [self._up_to_date(live) for live in running]
+        records = [live.record for live in running]
         for live in running:
             live.has_news = False  # reports during the write are new changes
         try:
@@ -232,7 +222,7 @@ class RequestRecorder:
                     del self._named[name]
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
-        self._keep(_is_special(live), lambda: self._up_to_date(live))
+        self._keep(_is_special(live), lambda: live.record)
         live.release()
 
     def _keep(self, is_special: bool, record: Callable[[], RequestRecord]) -> None:
@@ -267,7 +257,7 @@ class RequestRecorder:
                 if len(waiting) >= PLACES_A_FLUSH:
                     break
         if waiting:
-            asked: list[Awaitable[int | None]] = [self._position(live.job) for live in waiting]
+            asked: list[Awaitable[int | None]] = [self._position(live.jobs[0]) for live in waiting]
             for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
                 if live.id in self._live:  # else it has ended
                     live.place(place)

@@ -6,22 +6,21 @@ import asyncio
 import heapq
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from fairlane.gateway.insight.request_records import keys
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
-from fairlane.gateway.insight.request_records.storage import PAGE, RecordStore
+from fairlane.gateway.insight.request_records.storage import PAGE, RecordStore, stored_name
 
 Slowest = Literal["ttft", "total", "queue"]
 _FOREVER_MS = 9_999_999_999_999
+_FILTERS = ("tenant", "lane", "state", "outcome")
 AFTER = r"^[0-9]{13}-[0-9]{13}-[0-9a-f]{1,40}$"
 # A request's id, alone, within an answer's id, or within a job's id, as logs show it.
 _OWN_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_)?(?P<id>[0-9a-f]{24})(?:-[0-9]{3})?")
-# Sort key of a record; lists are in descending order. By time: end and arrival, epoch ms. By duration: microseconds,
-# and 0.
+# Sort key of a record, descending. By time: end and arrival, epoch ms. By duration: microseconds, and 0.
 Place = tuple[int, int, str]
 
 
@@ -39,17 +38,17 @@ class RecordQuery:
 
     @property
     def part(self) -> int:
-        is_of_all = not (self.tenant or self.lane or self.state or self.outcome)
-        return min(self.limit + 1, PAGE) if is_of_all else PAGE
+        is_filtered = any(getattr(self, name) for name in _FILTERS)
+        return PAGE if is_filtered else min(self.limit + 1, PAGE)
 
     def has(self, record: RequestRecord) -> bool:
-        pairs = (
-            (self.tenant, record.tenant),
-            (self.lane, record.lane),
-            (self.state, record.state),
-            (self.outcome, record.outcome),
-        )
-        return all(wanted in (None, found) for wanted, found in pairs) and self.place(record)[0] >= 0
+        wanted = [getattr(self, name) in (None, getattr(record, name)) for name in _FILTERS]
+        return all(wanted) and self.place(record)[0] >= 0
+
+    def among(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
+        """Return those that match and belong to this page or a later one."""
+        before = self.before
+        return [record for record in records if self.has(record) and self.place(record) < before]
 
     def place(self, record: RequestRecord) -> Place:
         """Return the sort key; its first number is negative if the record lacks the figure to sort by."""
@@ -90,8 +89,7 @@ class Records:
             record = self._recorder.local(name, account)
             if record is not None:
                 return record
-        other = keys.of_anybody(given) if account is None else keys.of_tenant(account, given)
-        for name in [*ids, other]:
+        for name in [*ids, stored_name(given, account)]:
             record = await self._store.find(name)
             if record is not None and account in (None, record.account):
                 return record
@@ -103,51 +101,33 @@ class Records:
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
 
     async def _latest(self, wanted: RecordQuery) -> list[RequestRecord]:
-        before, found = wanted.before, list[RequestRecord]()
+        before = wanted.before
         running = await self._running() if before[0] >= _FOREVER_MS else []
-        for record in sorted(running, key=wanted.place, reverse=True):
-            if wanted.has(record) and wanted.place(record) < before:
-                found.append(record)
+        found = sorted(wanted.among(running), key=wanted.place, reverse=True)
         if len(found) > wanted.limit:
             return found[: wanted.limit + 1]
         seen = {record.id for record in running}
-        async for record in self._ended(min(before[0], _FOREVER_MS), seen, wanted.part):
-            if wanted.has(record) and wanted.place(record) < before:
-                found.append(record)
-                if len(found) > wanted.limit:  # before the next part of the ring is asked for
-                    break
-        return found
+        async for records in self._ended(min(before[0], _FOREVER_MS), seen, wanted.part):
+            found += wanted.among(records)
+            if len(found) > wanted.limit:
+                break
+        return found[: wanted.limit + 1]
 
     async def _slowest(self, wanted: RecordQuery) -> list[RequestRecord]:
-        before, heap = wanted.before, list[tuple[Place, int, RequestRecord]]()
-        number = 0
-
-        def look(record: RequestRecord) -> None:
-            nonlocal number
-            if not wanted.has(record) or not (place := wanted.place(record)) < before:
-                return
-            number += 1
-            heapq.heappush(heap, (place, number, record))
-            if len(heap) > wanted.limit + 1:
-                heapq.heappop(heap)
-
         running = await self._running()
-        for record in running:
-            look(record)
-        async for record in self._ended(math.inf, {record.id for record in running}, PAGE):
-            look(record)
-        return [record for _, _, record in sorted(heap, reverse=True)]
+        found = wanted.among(running)
+        async for records in self._ended(math.inf, {record.id for record in running}, PAGE):
+            found = heapq.nlargest(wanted.limit + 1, [*found, *wanted.among(records)], key=wanted.place)
+        return found
 
     async def _running(self) -> list[RequestRecord]:
         own = {record.id: record for record in self._recorder.running()}
         return [*own.values(), *[one for one in await self._store.running() if one.id not in own]]
 
-    async def _ended(self, latest_ms: float, seen: set[str], part: int) -> AsyncIterator[RequestRecord]:
+    async def _ended(self, latest_ms: float, seen: set[str], part: int) -> AsyncIterator[list[RequestRecord]]:
         passed_over, has_more = 0, True
         while has_more:
             read, has_more = await self._store.ended(latest_ms, passed_over, part)
             passed_over += part
-            for record in read:
-                if record.id not in seen:
-                    seen.add(record.id)
-                    yield record
+            yield [record for record in read if record.id not in seen]
+            seen |= {record.id for record in read}

@@ -1,4 +1,6 @@
-"""Records in Redis, readable by every gateway: ended requests in a bounded ring, running ones by gateway."""
+"""Records in Redis, readable by every gateway: ended requests in a bounded ring, running ones by gateway.
+
+`lua/records.lua` describes the keys."""
 
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from itertools import zip_longest
@@ -8,7 +10,6 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from fairlane.gateway.insight.request_records import keys
 from fairlane.gateway.insight.request_records.record import RequestRecord, decode, encode
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.scripts import Scripts, call
@@ -20,6 +21,7 @@ LOST_MS = 15_000
 # Share of the ring: plain records are evicted first while they exceed it, else the oldest record of all.
 PLAIN_SHARE = 0.25
 PAGE = PER_CALL
+PREFIX = "fl:records:{requests}:"
 
 _SCRIPTS = Scripts(Path(__file__).parent / "lua")
 
@@ -66,7 +68,7 @@ class RecordStore:
         return [record for doc in found if doc and (record := _read(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:
-        gateways = await call(self._client, "ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
+        gateways = await call(self._client, "ZRANGE", f"{PREFIX}gateways", 0, -1)
         return [record for gateway in gateways for record in await self._running_in(gateway.decode())]
 
     async def _running_in(self, gateway_id: str) -> Collection[RequestRecord]:
@@ -83,7 +85,7 @@ class RecordStore:
     async def erase(self, account: str) -> int:
         """Delete the ended requests of a deleted tenant; return their number. A running one is deleted when it ends."""
         erased = 0
-        while ids := await call(self._client, "ZRANGE", f"{keys.PREFIX}of:{account}", 0, PER_CALL - 1):
+        while ids := await call(self._client, "ZRANGE", f"{PREFIX}of:{account}", 0, PER_CALL - 1):
             await self._run("records_erase", account, *ids)
             erased += len(ids)
         return erased
@@ -112,12 +114,20 @@ class RecordStore:
         await self._run("records_write", *args)
 
     def _run(self, script: str, *args: bytes | str | float) -> Awaitable[Any]:
-        return _SCRIPTS.run(self._client, script, keys.PREFIX, *args)
+        return _SCRIPTS.run(self._client, script, PREFIX, *args)
+
+
+def stored_name(name: str, account: str | None) -> str:
+    """Return the stored form of a request's or answer's id, for an account's tenant or (None) for operators.
+
+    An account contains no slash, so a tenant's name cannot be another's."""
+    return f"R/{name}" if account is None else f"T/{account}/{name}"
 
 
 def packed_names(record: RequestRecord) -> str:
     """Return a record's other names, with a NUL after each."""
-    return "".join(f"{name}\0" for name in keys.names_of(record.account, record.request_id, record.answer_id))
+    names = [name for name in (record.request_id, record.answer_id) if name]
+    return "".join(f"{stored_name(name, account)}\0" for name in names for account in (record.account, None))
 
 
 def _read_as_seen(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:

@@ -19,7 +19,7 @@ At each instant the request is in exactly one part:
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -81,9 +81,6 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     begun_after_ms: float | None = None
 
 
-PARTS: tuple[Part, ...] = ("queue", "prefill", "decode", "preempted", "paused", "network")
-
-
 def account(timeline: Timeline) -> TimeParts:
     """Return the parts of a request's time. They are never negative and add up to the total, whatever the timeline
     contains."""
@@ -92,7 +89,7 @@ def account(timeline: Timeline) -> TimeParts:
     stalls = [*timeline.stalls]
     if stalls:
         walk = _interrupted(walk, stalls, total_ms)
-    spent: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
+    spent: dict[Part, float] = dict.fromkeys(get_args(Part), 0.0)
     for part, from_ms, until_ms in walk:
         spent[part] += until_ms - from_ms
     return _rounded(spent)

@@ -143,7 +143,7 @@ class RequestDetail(RequestFields, OfClass):
     expected_ttft_ms: Annotated[float | None, about("Admission's prediction; null: no worker knew its costs")]
     tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
     choices: Annotated[int, about("Choices of all its prompts")]
-    time: Annotated[RequestTime | None, about("Parts of its time so far, on one clock; null: from an older gateway")]
+    time: Annotated[RequestTime, about("Parts of its time so far, on one clock")]
     workers: Annotated[list[str], about("The workers that ended its jobs")]
     takings: Annotated[int, about("Times a worker took it from the queue; above 1: a worker was lost or gave it back")]
     stalled_ms: Annotated[float, about("Time for which its choices were preempted, summed over choices")]
@@ -174,7 +174,7 @@ def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
         message=record.message or None,
         limit=record.limit or None,
         tokens_per_s=_tokens_per_s(record),
-        time=None if record.time is None else time_fields(record.time),
+        time=time_fields(record.time),
         stalled_ms=round(record.stalled_ms, 1),
         paused_ms=round(record.paused_ms, 1),
         waits=[{"reason": reason, "words": words_of(reason), "ms": ms} for reason, ms in waits_of(record)],

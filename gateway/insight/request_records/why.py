@@ -84,8 +84,6 @@ def _first_token(record: RequestRecord) -> str:
 
 
 def _spent(record: RequestRecord) -> str:
-    if record.time is None:
-        return ""
     parts = sorted(msgspec.structs.asdict(record.time).items(), key=lambda part: part[1], reverse=True)
     long = [f"{_time(ms)} {_PARTS[name]}" for name, ms in parts if ms >= _LEAST_MS]
     return f"Of {_time(record.time.total)}, {_listed(long)}." if long else ""

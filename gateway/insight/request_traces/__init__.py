@@ -2,8 +2,7 @@
 
     recorder.py          writes ended requests to a file in batches: sizes and pseudonyms, never content
     pseudonyms.py        keyed names of tenants and of prompts' blocks
-    files.py             the folder of recorded and uploaded traces, each kind bounded, the oldest removed first
-    reads.py             recent readers of each trace, for the audit log
+    files.py             the folder of recorded and uploaded traces, and their recent readers
     simulator.py         one simulation at a time, in a child process with bounded time and memory
     simulate_process.py  the child process
     figures.py           a simulation's result: figures by lane and tenant, and data for plots

@@ -20,7 +20,7 @@ PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
 class PercentilesView(TypedDict):
-    """Percentiles of a time."""
+    """Percentiles of a time, in milliseconds."""
 
     p50: Annotated[float, about("Median in milliseconds")]
     p95: Annotated[float, about("95th percentile in milliseconds")]

@@ -1,10 +1,12 @@
 """The folder of request traces on this machine: recordings of its gateways, and uploads. Its calls block: use a
 thread."""
 
+import math
 import os
 import re
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,8 @@ DRAFT = ".part"
 # Seconds without a write after which a draft's process is considered dead.
 FORGOTTEN_S = 3_600.0
 READ_BYTES = 256 * 1024
+NOTE_EVERY_S = 3_600.0
+MOST_REMEMBERED = 10_000
 
 
 class StoredTrace(msgspec.Struct, frozen=True):
@@ -71,6 +75,23 @@ class TraceFolder:
                         stat = entry.stat()
                         kind: Kind = "recorded" if found[1] == "recorded" else "uploaded"
                         yield StoredTrace(entry.name, kind, stat.st_size, stat.st_mtime)
+
+
+class TraceReads:
+    """Recent reads of traces, by operator. Further calls within an hour count as the same read."""
+
+    def __init__(self) -> None:
+        self._noted_s: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def is_first(self, operator: str, trace: str) -> bool:
+        read, now_s = (operator, trace), time.monotonic()
+        if now_s - self._noted_s.get(read, -math.inf) < NOTE_EVERY_S:
+            return False
+        self._noted_s[read] = now_s
+        self._noted_s.move_to_end(read)
+        if len(self._noted_s) > MOST_REMEMBERED:
+            self._noted_s.popitem(last=False)
+        return True
 
 
 def order(name: str) -> str:

@@ -5,8 +5,8 @@ therefore produce the same names, and a guess at a tenant or prompt cannot be te
 deleted, old traces can no longer be linked to a tenant."""
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 BLOCK_TOKENS = 128
@@ -21,18 +21,12 @@ class Pseudonyms:
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._tenants: OrderedDict[tuple[str, float], str] = OrderedDict()
+        self.tenant = lru_cache(REMEMBERED)(self._tenant)
 
-    def tenant(self, tenant_id: str, created_at: float) -> str:
+    def _tenant(self, tenant_id: str, created_at: float) -> str:
         """Return a tenant's name; a later tenant with the same id gets another one."""
-        known = (tenant_id, created_at)
-        name = self._tenants.get(known)
-        if name is None:
-            made = blake2b(repr(known).encode(), digest_size=8, key=self._key, person=b"tenant")
-            name = self._tenants[known] = f"t-{made.hexdigest()}"
-            if len(self._tenants) > REMEMBERED:
-                self._tenants.popitem(last=False)
-        return name
+        made = blake2b(repr((tenant_id, created_at)).encode(), digest_size=8, key=self._key, person=b"tenant")
+        return f"t-{made.hexdigest()}"
 
     def blocks(self, scope: str, prompt: Sequence[int]) -> tuple[int, ...]:
         """Return names of a prompt's whole blocks, each depending on all tokens up to its end.

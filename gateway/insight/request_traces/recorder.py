@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
-from starlette.requests import ClientDisconnect
 
-from fairlane.gateway.errors import ApiError
 from fairlane.gateway.insight.request_traces.files import TraceFolder
 from fairlane.gateway.insight.request_traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
 from fairlane.gateway.request.service_level import ServiceLevel
@@ -29,7 +27,6 @@ from fairlane.store.retry import every
 FLUSH_S = 1.0
 # Ended requests that are not written yet, and tokens of their prompts; further requests are not recorded.
 MOST_WAITING, MOST_WAITING_TOKENS = 20_000, 2_000_000
-CLIENT_CLOSED = "client_closed"
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +75,8 @@ class TraceRecorder:
     def is_on(self) -> bool:
         return self._folder is not None
 
-    def ended(self, asked: Asked, outputs: Sequence[int], error: BaseException | None) -> None:
-        """Note an ended request. `outputs`: tokens of all choices of each prompt, if any; `error`: the one that ended
-        it."""
+    def ended(self, asked: Asked, outputs: Sequence[int], code: str | None) -> None:
+        """Note an ended request. `outputs`: tokens of all choices of each prompt, if any; `code`: of its error."""
         if self._folder is None:
             return
         tokens = sum(map(len, asked.prompts))
@@ -89,7 +85,7 @@ class TraceRecorder:
             return
         self._waiting_tokens += tokens
         at_ms = (time.time() - asyncio.get_running_loop().time() + asked.arrived_s) * 1e3
-        self._waiting.append(_Note(asked, at_ms, outputs, _outcome(error)))
+        self._waiting.append(_Note(asked, at_ms, outputs, code or SERVED))
 
     async def run(self) -> None:
         try:
@@ -201,15 +197,3 @@ class TraceLines:
 
 def _created(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "wb")
-
-
-def _outcome(error: BaseException | None) -> str:
-    match error:
-        case None:
-            return SERVED
-        case ApiError():
-            return error.code
-        case ClientDisconnect() | asyncio.CancelledError():
-            return CLIENT_CLOSED
-        case _:
-            return "internal_error"

@@ -101,8 +101,8 @@ async def test_of_many_ordinary_requests_some_are_kept_and_of_those_that_failed_
 async def test_what_yielded_is_special_however_it_ended() -> None:
     desk = Desk()
     live = desk.begin()
-    live.observe(live.job, Preempted(job_id=live.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
-    live.observe(live.job, Resumed(job_id=live.id, choice=0, stalled_ms=5.0))
+    live.observe(live.jobs[0], Preempted(job_id=live.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    live.observe(live.jobs[0], Resumed(job_id=live.id, choice=0, stalled_ms=5.0))
     desk.end(live)
 
     await desk.recorder.flush()
@@ -113,14 +113,14 @@ async def test_what_yielded_is_special_however_it_ended() -> None:
 async def test_what_moved_to_another_worker_is_special_and_names_both() -> None:
     desk = Desk()
     live = desk.begin()
-    live.follow(HandTimes())
+    live.progress = HandTimes()
     for epoch, worker in ((1, "w1"), (2, "w2")):
         live.observe(
-            live.job,
+            live.jobs[0],
             TokenDelta(job_id=live.id, epoch=epoch, choice=0, first_index=epoch - 1, token_ids=(5,), worker_id=worker),
         )
-        live.job.choices[0].published += 1
-        live.job.begun = True
+        live.jobs[0].choices[0].published += 1
+        live.jobs[0].begun = True
     desk.end(live)
 
     await desk.recorder.flush()
@@ -200,7 +200,7 @@ async def test_a_request_that_is_over_soon_is_written_once_and_another_when_ther
     await desk.recorder.flush()
     await desk.recorder.flush()
     assert [record.id for record in desk.store.of_running] == [slow.id]
-    slow.observe(slow.job, Preempted(job_id=slow.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    slow.observe(slow.jobs[0], Preempted(job_id=slow.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
     await desk.recorder.flush()
     desk.end(slow)
     await desk.recorder.flush()
@@ -215,7 +215,7 @@ async def test_what_happens_while_it_is_written_is_written_the_next_time() -> No
 
     writing = asyncio.create_task(desk.recorder.flush())
     await asyncio.sleep(0)  # it is on its way
-    live.observe(live.job, Preempted(job_id=live.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    live.observe(live.jobs[0], Preempted(job_id=live.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
     await writing
     await desk.recorder.flush()
 
@@ -243,7 +243,7 @@ async def test_when_a_worker_took_it_is_what_the_worker_measured_and_not_when_th
     desk.queues.place = None
     await desk.recorder.flush()
     steps = JobSteps(taken_ms=5.0)
-    live.observe(live.job, Finished(job_id=live.id, epoch=1, outcome=Outcome.FINISHED, steps=steps))
+    live.observe(live.jobs[0], Finished(job_id=live.id, epoch=1, outcome=Outcome.FINISHED, steps=steps))
 
     (taken,) = [event for event in live.record.events if event.kind == "taken"]
     assert taken.at_ms == 5.0

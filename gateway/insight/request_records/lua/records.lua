@@ -1,8 +1,18 @@
--- Records of requests. A document contains its names, each with a NUL after it, before the record itself, so that an
--- eviction can remove the names too.
+-- Records of requests. KEYS[1] is the prefix of all keys, fl:records:{requests}: with one hash tag for all scripts.
+--
+--   docs          hash  id -> length of its names, `:`, its names (each with a NUL after it) and the record (msgpack of a
+--                       RequestRecord) of an ended request. `@` and its account precede the names
+--   names         hash  other name -> id of its document: `T/<account>/<name>` for the tenant, `R/<name>` for operators,
+--                       where the name is the request's or the answer's id. The newest wins
+--   of:<account>  zset  ids of its documents by the end of the request, for an erasure
+--   ends          zset  ids by the end of the request, epoch ms: the ring
+--   plain         zset  those of `ends` that are not special; they are evicted first
+--   gateways      zset  gateways with running requests, by their last report, ms by the store's clock
+--   live:<G>      hash  of one gateway: id -> record, other name -> id, of running requests; expires 15 minutes after its
+--                       last report
 
 -- name: shared
--- Precedes every script of this folder. KEYS[1]: prefix of all keys.
+-- Precedes every script of this folder.
 local prefix = KEYS[1]
 local docs, names, ends, plain = prefix .. 'docs', prefix .. 'names', prefix .. 'ends', prefix .. 'plain'
 
@@ -17,19 +27,11 @@ local function split_names(packed)
   return found
 end
 
--- Return the record in a stored document, and its packed names; '' for none.
+-- Return the record of a document, and its packed names; '' for none.
 local function record_and_names(stored)
   local length, start = string.match(stored or '', '^(%d+):()')
   if not length then return '', '' end
   return string.sub(stored, start + length), string.sub(stored, start, start + length - 1)
-end
-
--- Return the account of a document, nil if an earlier release wrote it, and its names.
-local function account_and_names(packed)
-  local found = split_names(packed)
-  local account = string.match(found[1] or '', '^@(.+)')
-  if account then table.remove(found, 1) end
-  return account, found
 end
 
 -- Delete names that still belong to this id.
@@ -42,22 +44,21 @@ end
 -- Delete the record of an ended request.
 local function delete_ended(id)
   local _, packed = record_and_names(redis.call('HGET', docs, id))
-  local account, its_names = account_and_names(packed)
+  local its_names = split_names(packed)
+  local account = table.remove(its_names, 1)
   delete_names(names, its_names, id)
-  if account then redis.call('ZREM', prefix .. 'of:' .. account, id) end
+  if account then redis.call('ZREM', prefix .. 'of:' .. string.sub(account, 2), id) end
   redis.call('HDEL', docs, id)
   redis.call('ZREM', ends, id)
   redis.call('ZREM', plain, id)
 end
 
 -- name: records_write
--- Stores one gateway's records of ended and running requests, and removes running ones that are over. Called by
--- RecordStore.
--- ARGV     1 gateway, 2 most records of ended requests, 3 number of plain ones beyond which these are evicted first, 4 ms
---          for which running ones are kept (0: another gateway writes for this one), 5 number of ended ones; then for
---          each: id, its end (ms), 1 or 0 (special), @ with its account and its names (each with a NUL after it), the
---          document; then the number of running ones; for each: id, its names, the document; then for those that are
---          over: id, its names
+-- Stores one gateway's records of ended and running requests, and removes running ones that are over.
+-- ARGV     1 gateway, 2 most ended records, 3 number of plain ones above which these are evicted first, 4 ms for which
+--          running ones are kept (0: another gateway writes for this one), 5 number of ended ones; for each: id, its end
+--          (ms), 1 or 0 (special), names, record; then the number of running ones; for each: id, names, record; then for
+--          those that are over: id, names
 local gateway, at = ARGV[1], 5
 local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
 
@@ -70,9 +71,9 @@ for _ = 1, tonumber(ARGV[5]) do
   local id, ended, is_special, packed, doc =
     next_argument(), next_argument(), next_argument(), next_argument(), next_argument()
   redis.call('HSET', docs, id, #packed .. ':' .. packed .. doc)
-  local account, its_names = account_and_names(packed)
+  local its_names = split_names(packed)
+  redis.call('ZADD', prefix .. 'of:' .. string.sub(table.remove(its_names, 1), 2), ended, id)
   for _, name in ipairs(its_names) do redis.call('HSET', names, name, id) end
-  redis.call('ZADD', prefix .. 'of:' .. account, ended, id)
   redis.call('ZADD', ends, ended, id)
   if is_special == '1' then
     redis.call('ZREM', plain, id)
@@ -109,7 +110,7 @@ elseif tonumber(ARGV[4]) > 0 then
 end
 
 -- name: records_find
--- Returns one record by any of its names, ended or not. Called by RecordStore.
+-- Returns one record by any of its names, ended or not.
 -- ARGV     1 id or other name
 -- Returns  {document, ms since its gateway's last report, or -1 if it has ended, its gateway}, or nothing
 local id = redis.call('HGET', names, ARGV[1]) or ARGV[1]
@@ -127,7 +128,7 @@ end
 return found or {}
 
 -- name: records_ended
--- Returns a part of the ring, newest first. Called by RecordStore.
+-- Returns a part of the ring, newest first.
 -- ARGV     1 the latest end, ms, or +inf, 2 number of records to skip, 3 most records
 -- Returns  documents
 local ids = redis.call('ZREVRANGEBYSCORE', ends, ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
@@ -153,13 +154,13 @@ end
 return found
 
 -- name: records_left
--- Removes a gateway and its running requests. Called by RecordStore.
+-- Removes a gateway and its running requests.
 -- ARGV     1 gateway
 redis.call('DEL', prefix .. 'live:' .. ARGV[1])
 redis.call('ZREM', prefix .. 'gateways', ARGV[1])
 
 -- name: records_erase
--- Deletes records of ended requests, with their names. Called by RecordStore.
+-- Deletes records of ended requests, with their names.
 -- ARGV     1 their account, 2… ids
 local account = table.remove(ARGV, 1)
 for _, id in ipairs(ARGV) do
