@@ -235,12 +235,12 @@ async def make_admin_key(two: Two) -> None:
 async def revoke_token(two: Two) -> None:
     """What is watched by it is asked again."""
     tokens = AdminTokens(two.twice)
-    made = await tokens.create("ci", Role.OWNER, OWNER)
+    token, _ = await tokens.create("ci", Role.OWNER, OWNER)
     before = await tokens.revision()
-    assert await tokens.end(made.token.id) is not None
+    assert await tokens.end(token.id) is not None
     assert await tokens.revision() != before
-    assert await tokens.get(made.token.id) is None
-    await tokens.forget(made.token.id)
+    assert await tokens.get(token.id) is None
+    await tokens.forget(token.id)
     assert await tokens.list() == []
 
 

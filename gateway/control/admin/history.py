@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from typing_extensions import TypedDict
 
-from fairlane.common.views import about
+from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.overview import LaneResults, lane_results
 from fairlane.gateway.insight.fleet_metrics.metrics_store import (
     LATE_SLOTS,
@@ -113,21 +113,10 @@ def _point(step: Step, step_s: int, lane: str | None, tenant: str | None) -> His
 
 
 def _lane(sums: LaneSums, samples: int) -> LaneHistoryView:
-    return {
-        "queued": sums.queued / samples,
-        "oldest_wait_ms": sums.oldest_wait_ms,
-        "running": sums.running / samples,
-        "preempted": sums.preempted / samples,
-        "tokens_per_s": sums.tokens_per_s / samples,
-        **lane_results(sums),
-    }
+    means = {name: getattr(sums, name) / samples for name in ("queued", "running", "preempted", "tokens_per_s")}
+    return view_of(LaneHistoryView, sums, **means, **lane_results(sums))
 
 
 def _tenant(sums: TenantSums, step_s: int) -> TenantHistoryView:
-    return {
-        "requests": sums.requests,
-        "refused": sums.refused,
-        "tokens_per_s": sums.output_tokens / step_s,
-        "running": sums.running_s / step_s,
-        "queued": sums.queued_s / step_s,
-    }
+    means = {"running": sums.running_s / step_s, "queued": sums.queued_s / step_s}
+    return view_of(TenantHistoryView, sums, tokens_per_s=sums.output_tokens / step_s, **means)

@@ -240,11 +240,11 @@ def _worker(status: WorkerStatus) -> OverviewWorker:
 
 
 def _model(model: ServedModel) -> OverviewModel:
-    return {
-        "model": model.name,
-        "workers": sum(not worker.draining for worker in model.workers),
-        "queued": sum(depth.queued for depth in model.depths.values()),
-        "running": sum(sum(worker.running.values()) for worker in model.workers),
-        "context_length": model.context_length,
-        "single_stream_ms": model.single_stream_ms,
-    }
+    return view_of(
+        OverviewModel,
+        model,
+        model=model.name,
+        workers=sum(not worker.draining for worker in model.workers),
+        queued=sum(depth.queued for depth in model.depths.values()),
+        running=sum(sum(worker.running.values()) for worker in model.workers),
+    )

@@ -12,11 +12,12 @@ from typing import cast
 
 from starlette.responses import Response
 
+from fairlane.common.views import view_of
 from fairlane.gateway.control.admin.call import NOT_CACHED, Call, retried
 from fairlane.gateway.control.admin.inputs import ChargebackQuery, PricesBody
 from fairlane.gateway.control.admin.operation import JSON, Operations
 from fairlane.gateway.control.admin.usage import CSV
-from fairlane.gateway.control.admin.views import ChargebackLine, ChargebackView, PricesView, PriceView, usage_line
+from fairlane.gateway.control.admin.views import ChargebackLine, ChargebackView, PricesView, usage_line
 from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import UsageReport, UsageSums
@@ -57,8 +58,7 @@ async def replace_prices(call: Call, body: PricesBody) -> PricesView:
 
 def _shown(call: Call, prices: PriceList) -> PricesView:
     call.tag(prices.version)
-    rows = cast(list[PriceView], prices.as_rows())
-    return {"currency": call.parts.currency, "prices": rows, "version": prices.version}
+    return view_of(PricesView, prices, currency=call.parts.currency, prices=prices.as_rows())
 
 
 @operations.add("GET /chargeback", media=(JSON, CSV))

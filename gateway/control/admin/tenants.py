@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from fairlane.gateway.control.admin.call import Call, Document, difference, retried
-from fairlane.gateway.control.admin.inputs import LimitsBody, QuotaBody, TenantBody, TenantChange, TenantsQuery
+from fairlane.gateway.control.admin.inputs import QuotaBody, TenantBody, TenantChange, TenantsQuery
 from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import Deleted, ErasedView, Page, QuotaView, TenantView, page, tenant_view
 from fairlane.gateway.control.operators.operator import Role
@@ -30,7 +31,7 @@ operations = Operations()
 @operations.add("POST /tenants", status=201, tagged=True, codes=("already_exists",))
 async def create_tenant(call: Call, body: TenantBody) -> TenantView:
     """Create a tenant."""
-    stated = {name: value for name, value in _stated(body).items() if value is not None}
+    stated = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
 
     def note(made: Tenant) -> Note:
         return call.note("tenant.create", made.id, None, tenant_view(made))
@@ -62,7 +63,7 @@ async def get_tenant(call: Call) -> TenantView:
 async def change_tenant(call: Call, body: TenantChange) -> TenantView:
     """Change a tenant's stated fields: null resets to the default, limits are merged."""
     defaults: Document = _DEFAULTS
-    stated = _stated(body)
+    stated = body.model_dump(exclude_unset=True)
     cleared = {name: defaults[name] for name in stated if stated[name] is None and name not in _OF_THE_REST}
     return _shown(call, await _change(call, "tenant.update", {**stated, **cleared}))
 
@@ -124,7 +125,9 @@ async def replace_quota(call: Call, body: QuotaBody) -> QuotaView:
 @operations.add("PATCH /tenants/{tenant}/quota", role=Role.OPERATOR, tagged=True)
 async def change_quota(call: Call, body: QuotaBody) -> QuotaView:
     """Change the stated limits; null removes one."""
-    return await _quota_view(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
+    return await _quota_view(
+        call, await _change(call, "quota.update", {"limits": body.limits.model_dump(exclude_unset=True)})
+    )
 
 
 async def the_tenant(call: Call) -> Tenant:
@@ -178,10 +181,9 @@ async def _quota_view(call: Call, tenant: Tenant) -> QuotaView:
 
 
 async def _known_quota(call: Call, tenant: Tenant) -> QuotaView | None:
-    try:
+    with suppress(*STORE_ERRORS):
         return await _quota(call, tenant)
-    except STORE_ERRORS:
-        return None
+    return None
 
 
 async def _quota(call: Call, tenant: Tenant) -> QuotaView:
@@ -190,7 +192,3 @@ async def _quota(call: Call, tenant: Tenant) -> QuotaView:
     statuses += await call.parts.batches.standing(tenant, None)
     shown = rate_limits.as_json(await rate_limits.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
     return cast(QuotaView, shown)
-
-
-def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:
-    return body.model_dump(exclude_unset=True)

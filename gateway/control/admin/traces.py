@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -24,7 +25,6 @@ from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.multipart import FILE, read_form
 from fairlane.gateway.insight.request_traces import files
 from fairlane.gateway.insight.request_traces.figures import SimulationView
-from fairlane.gateway.insight.request_traces.files import StoredTrace
 from fairlane.gateway.insight.request_traces.simulate_process import SimulationTask
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.simulation.calibration import Calibration, CalibrationError, preset, read_calibration
@@ -65,7 +65,7 @@ async def list_traces(call: Call, query: PageQuery) -> Page[TraceView]:
     """List the request traces recorded on or uploaded to this gateway's machine, newest first."""
     found = await asyncio.to_thread(call.parts.traces.listed)
     following = [each for each in found if query.after is None or files.order(each.name) < files.order(query.after)]
-    return page(following, query.limit, _view, lambda each: each.name)
+    return page(following, query.limit, partial(view_of, TraceView), lambda each: each.name)
 
 
 @operations.add("GET /traces/{trace}", role=Role.OPERATOR, media=(TRACE,))
@@ -96,7 +96,7 @@ async def upload_trace(call: Call) -> TraceView:
         reason = error.strerror or type(error).__name__
         raise ApiError(f"The trace cannot be kept here: {reason}.", "unavailable") from None
     await call.parts.audit.append(call.note("trace.upload", path.name, None, {"bytes": size}))
-    return _view(StoredTrace(path.name, "uploaded", size, time.time()))
+    return {"name": path.name, "kind": "uploaded", "bytes": size, "changed_at": time.time()}
 
 
 @operations.add("POST /simulations", role=Role.OPERATOR, codes=("not_found", "overloaded", "request_exceeds_limit"))
@@ -175,7 +175,3 @@ async def _chunks(path: Path, start: int) -> AsyncIterator[bytes]:
     parts = files.read(path, start)
     while part := await asyncio.to_thread(next, parts, b""):
         yield part
-
-
-def _view(trace: StoredTrace) -> TraceView:
-    return view_of(TraceView, trace)

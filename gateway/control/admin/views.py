@@ -1,12 +1,16 @@
-"""Response shapes of the admin API, published in OpenAPI, and functions that build them. Times are Unix seconds."""
+"""Response shapes of the admin API, published in OpenAPI, and functions that build them. Times are Unix seconds.
+
+Parts that a request body has too are its models (`inputs`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Generic, Literal, NotRequired, TypeVar, cast
 
+import msgspec
 from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about, view_of
 from fairlane.gateway.batches.batch_records import StandingBatch
+from fairlane.gateway.control.admin.inputs import LimitsByBody, PriceBody, ScopesBody
 from fairlane.quotas.api_keys import ApiKey
 from fairlane.quotas.ledger import UsageSums
 from fairlane.quotas.tenants import Tenant
@@ -28,14 +32,6 @@ class Page(TypedDict, Generic[T]):
     last_id: Annotated[str | None, about("Id of the last item, for `after`; null for an empty list")]
 
 
-class LimitsByView(TypedDict):
-    """Limits of one model, one lane or both; null: any."""
-
-    model: Annotated[str | None, about("null: any")]
-    lane: Annotated[str | None, about("null: any")]
-    limits: Annotated[dict[str, int], about("Limits by name")]
-
-
 class TenantView(TypedDict):
     """One tenant."""
 
@@ -49,7 +45,7 @@ class TenantView(TypedDict):
     models: Annotated[list[str] | None, about("Models that may be used; null: all")]
     model_aliases: Annotated[dict[str, str], about("Alternative model names, each mapped to the model's own name")]
     limits: Annotated[dict[str, int], about("Limits by name")]
-    limits_by: Annotated[list[LimitsByView], about("Limits of one model, one lane or both, in addition to `limits`")]
+    limits_by: Annotated[list[LimitsByBody], about("Limits of one model, one lane or both, in addition to `limits`")]
     shadow: Annotated[list[str], about("Limits that are counted, not enforced")]
     reserve: Annotated[str, about("`progressive`: output tokens are reserved in steps; `full`: all at the start")]
     preemption: Annotated[
@@ -60,16 +56,6 @@ class TenantView(TypedDict):
     created_at: Annotated[float, about("Unix seconds")]
     version: Annotated[int, about("Grows with each change; part of the `ETag`")]
     quota: NotRequired[Annotated["QuotaView", about("Its limits and their use; only in lists requested with `quota`")]]
-
-
-class ScopesView(TypedDict):
-    """The permitted uses of a key; null: everything that its tenant may use."""
-
-    models: Annotated[list[str] | None, about("Models that may be used; null: all")]
-    lanes: Annotated[list[str] | None, about("Lanes that the key may use; null: all of its tenant's")]
-    endpoints: Annotated[list[str] | None, about("Paths that the key may call, including those below them; null: any")]
-    cidrs: Annotated[list[str] | None, about("Networks that callers must be in; null: any")]
-    act_as: Annotated[list[str] | None, about("Tenants that a trusted proxy may act as, named in a header; null: none")]
 
 
 class KeyView(TypedDict):
@@ -83,7 +69,7 @@ class KeyView(TypedDict):
     expires_at: Annotated[float | None, about("Unix seconds; null: never")]
     last_used_at: Annotated[float | None, about("Unix seconds, to the minute; null: never")]
     limits: Annotated[dict[str, int], about("Limits by name")]
-    scopes: Annotated[ScopesView, about("What the key may be used for")]
+    scopes: Annotated[ScopesBody, about("What the key may be used for")]
     via: Annotated[
         str | None,
         about("Its credential: `issuer:<name>`, `issuer:<name>/<group>`, `key:<id>`; null: by its own secret"),
@@ -169,21 +155,11 @@ class UsageView(TypedDict):
     ]
 
 
-class PriceView(TypedDict):
-    """Prices of a model's tokens in a lane, in nano-units of the currency per token; `*`: any."""
-
-    model: Annotated[str, about("Name of a model; `*`: any")]
-    lane: Annotated[str, about("`latency`, `throughput`, or `*`: any")]
-    input: Annotated[int, about("Price of a prompt token")]
-    cached_input: Annotated[int, about("Price of a cached prompt token")]
-    output: Annotated[int, about("Price of an output token")]
-
-
 class PricesView(TypedDict):
     """The price list."""
 
     currency: Annotated[str, about("Currency of all prices and charges")]
-    prices: Annotated[list[PriceView], about("The most specific row applies: model and lane, model, lane, neither")]
+    prices: Annotated[list[PriceBody], about("The most specific row applies: model and lane, model, lane, neither")]
     version: Annotated[int, about("Grows with each change; part of the `ETag`")]
 
 
@@ -331,7 +307,7 @@ def page(items: Sequence[Item], limit: int, view: Callable[[Item], Shown], id_of
 
 def tenant_view(tenant: Tenant) -> TenantView:
     """Return a tenant in the API's shape."""
-    limits_by: list[LimitsByView] = [
+    limits_by = [
         {"model": by.model or None, "lane": by.lane or None, "limits": by.limits.as_dict()} for by in tenant.limits_by
     ]
     aliases = dict(tenant.model_aliases)
@@ -340,7 +316,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
 
 def key_view(key: ApiKey) -> KeyView:
     """Return a key in the API's shape."""
-    scopes = view_of(ScopesView, key.scopes)
+    scopes = msgspec.to_builtins(key.scopes)
     return view_of(KeyView, key, limits=key.limits.as_dict(), scopes=scopes, via=key.via or None)
 
 

@@ -21,7 +21,7 @@ from fairlane.gateway.control.openapi import headers
 from fairlane.gateway.control.openapi.answers import AnthropicError, Error
 from fairlane.gateway.control.openapi.calls import ANY_REQUEST, FORM, NEUTRAL, OPEN_CALLS, STREAM, TENANT_API
 from fairlane.gateway.control.openapi.examples import BODIES
-from fairlane.gateway.control.openapi.refine import query_schema, refined, with_neutral_fields
+from fairlane.gateway.control.openapi.refine import Untitled, query_schema, refined, with_neutral_fields
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
 from fairlane.quotas.tenants import TENANT_ID
 
@@ -43,7 +43,7 @@ def parameters(path: str, query: type[BaseModel] | None) -> list[Json]:
         for name in _PATH_FIELD.findall(path)
     ]
     if query is not None:
-        schema = query.model_json_schema()
+        schema = query.model_json_schema(schema_generator=Untitled)
         required = schema.get("required", [])
         found += [
             {
@@ -77,11 +77,6 @@ _SECURITY: Json = {
 _NEEDS: dict[Who, list[Json]] = {"tenant": [{"tenant": []}, {"tenant_key": []}], "admin": [{"admin": []}], "anyone": []}
 
 
-def operations() -> list[Documented]:
-    """Return every operation, including the admin API's."""
-    return [*TENANT_API, *OPERATIONS, *OPEN_CALLS]
-
-
 def route() -> Route:
     """Return the route of `GET /openapi.json`."""
     return Route("/openapi.json", _serve, methods=["GET"])
@@ -98,7 +93,7 @@ def _encoded() -> bytes:
 
 def document() -> Json:
     """Build the document."""
-    rows = operations()
+    rows = [*TENANT_API, *OPERATIONS, *OPEN_CALLS]
     schemas, named = _schemas(rows)
     paths: dict[str, Json] = defaultdict(dict)
     for row in rows:
@@ -124,7 +119,9 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     wanted: list[tuple[Any, Literal["validation"], TypeAdapter[Any]]] = [
         (shape, "validation", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, *_ERRORS, *bodies])
     ]
-    places, defined = TypeAdapter.json_schemas(wanted, ref_template="#/components/schemas/{model}")
+    places, defined = TypeAdapter.json_schemas(
+        wanted, ref_template="#/components/schemas/{model}", schema_generator=Untitled
+    )
     named = {shape: schema for (shape, _), schema in places.items()}
     return refined(with_neutral_fields(defined["$defs"], NEUTRAL)), named
 

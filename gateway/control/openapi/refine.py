@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 
 from fairlane.gateway.control.openapi.descriptions import PROPERTIES
 from fairlane.gateway.dialects.openai.neutral import Neutral
@@ -14,18 +15,23 @@ Json = dict[str, Any]
 _SCALARS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
-def refined(schemas: Mapping[str, Json]) -> Json:
-    """Return every component with a description for each property, and without pydantic's titles and defaults.
+class Untitled(GenerateJsonSchema):
+    """Generates schemas whose properties have no titles, which would repeat their names."""
 
-    Titles repeat names; the descriptions state the defaults."""
-    components = {name: _without_titles(schema) for name, schema in schemas.items()}
-    for name, schema in components.items():
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
+def refined(schemas: Mapping[str, Json]) -> Json:
+    """Return every component with a description for each property, and without defaults, which descriptions state."""
+    for name, schema in schemas.items():
+        schema.pop("title", None)
         for field, known in schema.get("properties", {}).items():
             known.pop("default", None)
             text = PROPERTIES.get(f"{name}.{field}") or PROPERTIES.get(field)
             if text is not None:
                 known.setdefault("description", text)
-    return components
+    return dict(schemas)
 
 
 def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral]) -> Json:
@@ -40,7 +46,7 @@ def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral
 
 def query_schema(schema: Json) -> Json:
     """Convert a parameter's schema: an absent parameter means null in a body."""
-    kept: Json = _without_titles(schema)
+    kept = dict(schema)
     choices = [choice for choice in kept.pop("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) > 1:
         kept["anyOf"] = choices
@@ -76,15 +82,3 @@ def _constant(value: object) -> Json:
             return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         case _:
             raise TypeError(f"no schema for a neutral value of the type {type(value).__name__}")
-
-
-def _without_titles(value: Any) -> Any:  # noqa: ANN401 - any JSON
-    if isinstance(value, dict):
-        return {
-            name: {inner: _without_titles(known) for inner, known in each.items()}
-            if name == "properties"
-            else _without_titles(each)
-            for name, each in value.items()
-            if name != "title"
-        }
-    return [_without_titles(each) for each in value] if isinstance(value, list) else value

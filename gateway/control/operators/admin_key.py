@@ -39,9 +39,8 @@ class Guesses:
         wait_s = full_at - self._free_s - now_s
         if wait_s > LONGEST_HOLD_S or (wait_s > 0 and self._held >= MOST_HELD):
             self._full_at[holder] = full_at - GUESS_EVERY_S
-            raise ApiError(
-                "Too many wrong admin keys came from this address.", "rate_limit_exceeded", None, None, wait_s
-            )
+            message = "Too many wrong admin keys came from this address."
+            raise ApiError(message, "rate_limit_exceeded", retry_after_s=wait_s)
         self._full_at[holder] = full_at
         while len(self._full_at) > REMEMBERED_ADDRESSES:
             self._full_at.popitem(last=False)

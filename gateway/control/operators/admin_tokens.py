@@ -4,7 +4,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 from redis.asyncio import Redis
@@ -33,13 +32,6 @@ class AdminToken(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-class NewToken(NamedTuple):
-    """A new token with its secret, which is not stored."""
-
-    token: AdminToken
-    secret: str
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode: msgspec.msgpack.Decoder[AdminToken] = msgspec.msgpack.Decoder(AdminToken)
 
@@ -51,7 +43,10 @@ class AdminTokens:
         self._client = client
         self._clock = clock
 
-    async def create(self, name: str, role: Role, maker: Operator, expires_at: float | None = None) -> NewToken:
+    async def create(
+        self, name: str, role: Role, maker: Operator, expires_at: float | None = None
+    ) -> tuple[AdminToken, str]:
+        """Return a new token and its secret, which is not stored."""
         if not text(name, "name").strip():
             raise FieldError("name", "must not be empty")
         if expires_at is not None and expires_at <= self._clock():
@@ -70,7 +65,7 @@ class AdminTokens:
             expires_at=expires_at,
         )
         await self._client.execute_command("HSET", TOKENS, token_id, _encode(token))  # type: ignore[no-untyped-call]
-        return NewToken(token, secret)
+        return token, secret
 
     async def list(self) -> list[AdminToken]:
         found = await self._client.execute_command("HGETALL", TOKENS)  # type: ignore[no-untyped-call]

@@ -171,11 +171,5 @@ def _unavailable() -> ApiError:
 
 def print_of(section: SignInSection) -> bytes:
     """Return a digest of the settings that admit users: when they change, users' sessions end."""
-    rests_on = (
-        section.issuer,
-        section.client_id,
-        section.name_claim,
-        section.roles_claim,
-        sorted(section.roles.items()),
-    )
-    return hashlib.sha256(msgspec.json.encode(rests_on)).digest()
+    claims = section.name_claim, section.roles_claim, sorted(section.roles.items())
+    return hashlib.sha256(msgspec.json.encode((section.issuer, section.client_id, *claims))).digest()

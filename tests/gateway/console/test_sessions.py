@@ -152,13 +152,13 @@ async def test_anyone_may_ask_whether_and_as_whom_they_are_signed_in(bench: Admi
 async def test_of_an_operators_sessions_the_oldest_ends_with_the_next_one_too_many(bench: AdminBench) -> None:
     admin_keys, tokens = AdminKeys(bench.redis, "k" * 32), AdminTokens(bench.redis)
     sessions = Sessions(bench.redis, admin_keys, tokens)
-    made = await tokens.create("ada", Role.VIEWER, OWNER)
+    token, _ = await tokens.create("ada", Role.VIEWER, OWNER)
     other = await sessions.begin(OWNER)
 
     async def begin() -> str:
         async for counter in bench.redis.scan_iter("fl:sign-ins:*"):
             await bench.redis.delete(counter)  # as a minute later
-        return await sessions.begin(operator_of(made.token))
+        return await sessions.begin(operator_of(token))
 
     begun = [await begin() for _ in range(SESSIONS_OF_AN_OPERATOR)]
     await sessions.end(begun.pop())  # makes room for one
