@@ -6,7 +6,6 @@
     messages.py       the same for gpt-oss, whose text consists of messages
     deltas.py         the pieces of parsed output
     cursor.py         a position in streamed text, and the marks in it
-    json_text.py      finds the end of a JSON value in streamed text
     tagged.py         arguments written as tags, converted by the tool's schema
     template_reader.py  as reader.py, with a response template that came with the model
     grammar.py        the grammar of calls, for the worker

@@ -3,17 +3,27 @@
 import re
 from collections.abc import Callable, Generator, Sequence
 
-from fairlane.gateway.dialects.tools.json_text import Found, JsonScanner
 from fairlane.gateway.http.json_reader import read_text
 
 MAX_HEAD_CHARS = 8 * 1024
 MAX_BODY_CHARS = 2**20
+# Brackets within brackets of a JSON value.
+MAX_DEPTH = 256
 # Whitespace kept until the next text is known.
 _MAX_BLANKS = 1024
+_UNBOUNDED = 2**60
 BLANKS = re.compile(r"\s*")
+_ANY = re.compile(r".", re.DOTALL)
+_NOT_BLANK = re.compile(r"\S")
+# The next character of a JSON value to look at: in a string, in an object or list, and the one after a number or word.
+_IN_STRING = re.compile(r'["\\]')
+_IN_BRACKETS = re.compile(r"[^\s0-9A-Za-z.+\-:,]")
+_AFTER_SCALAR = re.compile(r"[^0-9A-Za-z.+\-]")
+_CLOSING = {"{": "}", "[": "]"}
 
 # Continues with each push.
 Asking = Generator[None, None, bool]
+Emit = Callable[[str], None]
 
 
 class Marks:
@@ -45,6 +55,8 @@ class TextCursor:
         self._text, self._at = "", 0
         # Start of a call whose name is not known yet.
         self._kept_from: int | None = None
+        # Characters that `_seek` may still pass.
+        self._left = 0
         self._ended = False
 
     def _extend(self, text: str) -> None:
@@ -55,7 +67,7 @@ class TextCursor:
             self._kept_from = 0
 
     def _emit_until(
-        self, marks: Marks, emit: Callable[[str], None], *, drops_partial: bool = False
+        self, marks: Marks, emit: Emit, *, drops_partial: bool = False
     ) -> Generator[None, None, str | None]:
         while True:
             start, end, mark = marks.find(self._text, self._at, ended=self._ended and not drops_partial)
@@ -65,20 +77,42 @@ class TextCursor:
                 return mark
             yield
 
-    def _next(self) -> Generator[None, None, str]:
-        while self._at >= len(self._text):
-            if self._ended:
+    def _seek(self, pattern: re.Pattern[str], emit: Emit) -> Generator[None, None, str]:
+        """Emit the text before the next character that a pattern matches, and return that character without taking it;
+        empty at the end, or after `_left` characters."""
+        while True:
+            most = min(self._at + self._left, len(self._text))
+            found = pattern.search(self._text, self._at, most)
+            self._take(emit, (most if found is None else found.start()) - self._at)
+            if found is not None:
+                return found[0]
+            if self._ended or not self._left:
                 return ""
             yield
-        return self._text[self._at]
+
+    def _take(self, emit: Emit, length: int = 1) -> None:
+        if length:
+            emit(self._text[self._at : self._at + length])
+            self._at += length
+            self._left -= length
+
+    def _next(self) -> Generator[None, None, str]:
+        self._left = 1
+        return (yield from self._seek(_ANY, _drop))
 
     def _until(self, end: str, most: int) -> Generator[None, None, str | None]:
-        begin = self._at - (self._kept_from or 0)
-        while (character := (yield from self._next())) and character != end:
-            self._at += 1
-            if self._at - (self._kept_from or 0) - begin > most:
-                return None
-        return self._text[(self._kept_from or 0) + begin : self._at] if character else None
+        parts: list[str] = []
+        self._left = most + 1
+        found = yield from self._seek(re.compile(re.escape(end)), parts.append)
+        return "".join(parts) if found else None
+
+    def _skip_blanks(self) -> Generator[None, None, str]:
+        """Skip whitespace and return the next character without taking it; empty at the end, or if a head is too
+        long."""
+        self._left = _UNBOUNDED
+        if self._kept_from is not None:
+            self._left = max(0, self._kept_from + MAX_HEAD_CHARS - self._at)
+        return (yield from self._seek(_NOT_BLANK, _drop))
 
     def _next_mark(self, marks: Sequence[str]) -> Asking:
         while True:
@@ -107,29 +141,44 @@ class TextCursor:
                 return False
             yield
 
-    def _skip_blanks(self) -> Generator[None, None, str]:
-        """Skip whitespace and return the next character without taking it; empty at the end, or if a head is too
-        long."""
+    def _emit_value(self, emit: Emit, limit: int = _UNBOUNDED) -> Asking:
+        """Emit one JSON value, of which only strings and brackets are checked. Return False if it is malformed, cut off
+        or too long."""
+        self._left = limit
+        closing: list[str] = []
         while True:
-            most = len(self._text) if self._kept_from is None else self._kept_from + MAX_HEAD_CHARS
-            self._at = max(self._at, _after_blanks(self._text, self._at, most))
-            if self._at >= most and self._kept_from is not None:
-                return ""
-            if self._at < len(self._text) or self._ended:
-                return self._text[self._at : self._at + 1]
-            yield
+            mark = yield from self._seek(_IN_BRACKETS if closing else _ANY, emit)
+            if mark == '"':
+                if not (yield from self._emit_string(emit)):
+                    return False
+            elif mark in _CLOSING and len(closing) < MAX_DEPTH:
+                closing.append(_CLOSING[mark])
+                self._take(emit)
+            elif closing and mark == closing[-1]:
+                closing.pop()
+                self._take(emit)
+            elif closing or not mark or _AFTER_SCALAR.match(mark):
+                return False
+            else:
+                return bool((yield from self._seek(_AFTER_SCALAR, emit))) or self._left > 0
+            if not closing:
+                return True
+
+    def _emit_string(self, emit: Emit) -> Asking:
+        self._take(emit)
+        while (mark := (yield from self._seek(_IN_STRING, emit))) == "\\":
+            self._take(emit)
+            if not (yield from self._seek(_ANY, emit)):
+                return False
+            self._take(emit)
+        self._take(emit, len(mark))
+        return bool(mark)
 
     def _value(self) -> Generator[None, None, tuple[str, bool]]:
-        parts, size, scanner = [], 0, JsonScanner()
+        parts: list[str] = []
         limit = MAX_BODY_CHARS if self._kept_from is None else MAX_HEAD_CHARS
-        while True:
-            end, found = scanner.scan(self._text, self._at, self._at + limit - size)
-            parts.append(self._text[self._at : end])
-            size += end - self._at
-            self._at = end
-            if found is not Found.MORE or self._ended or size >= limit:
-                return "".join(parts), found is Found.DONE or (self._ended and scanner.may_end)
-            yield
+        is_whole = yield from self._emit_value(parts.append, limit)
+        return "".join(parts), is_whole
 
     def _string(self) -> Generator[None, None, str | None]:
         if (yield from self._next()) != '"':
@@ -158,3 +207,7 @@ def decoded(text: str) -> object:
         return read_text(text, strict=False)
     except ValueError:
         return None
+
+
+def _drop(text: str) -> None:
+    pass

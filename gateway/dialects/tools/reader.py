@@ -25,7 +25,6 @@ from fairlane.gateway.dialects.tools.cursor import (
     decoded,
 )
 from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
-from fairlane.gateway.dialects.tools.json_text import Found, JsonScanner
 from fairlane.gateway.dialects.tools.syntax import CallSyntax
 
 _MAX_NAMED_HEAD_CHARS = 512
@@ -223,18 +222,12 @@ class SyntaxReader(TextCursor):
         self.calls += 1
 
     def _emit_arguments(self) -> Asking:
-        index, scanner = self.calls - 1, JsonScanner()
-        if (yield from self._next()) != "{":
-            value, is_whole = yield from self._value()
-            self._delta.add_arguments(index, _as_arguments(value) if is_whole else value)
-            return is_whole
-        while True:
-            end, found = scanner.scan(self._text, self._at, len(self._text))
-            self._delta.add_arguments(index, self._text[self._at : end])
-            self._at = end
-            if found is not Found.MORE or self._ended:
-                return found is Found.DONE
-            yield
+        index = self.calls - 1
+        if (yield from self._next()) == "{":
+            return (yield from self._emit_value(partial(self._delta.add_arguments, index)))
+        value, is_whole = yield from self._value()
+        self._delta.add_arguments(index, _as_arguments(value) if is_whole else value)
+        return is_whole
 
 
 def _as_arguments(value: str) -> str:
