@@ -2,6 +2,8 @@
 
 A stream sends one block after the other: each is opened, continued and closed before the next."""
 
+from functools import partial
+
 import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
@@ -18,11 +20,8 @@ _TIERS = {"priority": "priority", "flex": "batch"}
 _PING = sse.event("ping", {"type": "ping"})
 _TAIL = b"}}\n\n"
 _encode = msgspec.json.Encoder().encode
-
-
-def error_frame(body: Json) -> bytes:
-    """Return an error within a stream. `body`: the error response's body."""
-    return sse.event("error", body)
+# Makes an error within a stream of the error response's body.
+error_frame = partial(sse.event, "error")
 
 
 class BlockFrames:

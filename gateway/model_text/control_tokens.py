@@ -1,11 +1,9 @@
-"""Tokenising text of two origins: control tokens are recognised in the template's own characters, never in the
-caller's.
+"""Tokenising text of two origins: control tokens are recognised in the template's own characters, not in the caller's.
 
-A tokenizer recognises its added tokens by name, whoever wrote them. Here each control token is renamed to a random name
-that no caller can guess; names in the template's own text are replaced by those before the whole text is tokenised at
-once. Nothing else changes: if the caller's text holds no control token's name, the tokens are those of the model's own
-tokenizer, including merges across the edges between the two origins."""
+Each control token is renamed to a random name, which no caller can guess and which replaces the token's name in the
+template's own text. The whole text is then tokenised at once, so merges across the two origins are the model's own."""
 
+import copy
 import re
 import secrets
 from collections.abc import Iterable
@@ -91,11 +89,6 @@ def _is_control(token: AddedToken, template: str) -> bool:
 
 
 def _named(token: AddedToken, name: str) -> AddedToken:
-    return AddedToken(
-        name,
-        single_word=token.single_word,
-        lstrip=token.lstrip,
-        rstrip=token.rstrip,
-        normalized=token.normalized,
-        special=token.special,
-    )
+    named = copy.copy(token)
+    named.content = name
+    return named

@@ -107,7 +107,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def reader(self) -> TokenStream:
         text, request = self.model.text, self.request
-        shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
+        shows_marks = isinstance(request, ChatRequest) and text.output_format.shows_marks(request.offered_tools)
         return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:

@@ -56,13 +56,8 @@ class CheckResult(msgspec.Struct, frozen=True):
 class _Heap(ctypes.Structure):
     """The C library's `struct mallinfo2`."""
 
-    _fields_ = (
-        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks")),
-        ("hblkhd", ctypes.c_size_t),
-        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks")),
-        ("uordblks", ctypes.c_size_t),
-        *((name, ctypes.c_size_t) for name in ("fordblks", "keepcost")),
-    )
+    NAMES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    _fields_ = tuple((name, ctypes.c_size_t) for name in NAMES)
 
 
 def _heap_reader() -> Callable[[], int]:

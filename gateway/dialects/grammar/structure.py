@@ -1,7 +1,6 @@
 """The requested structure of a response, as one value."""
 
 import json
-from collections.abc import Sequence
 from typing import Literal
 
 from fairlane.common.redacted import Redacted
@@ -32,8 +31,3 @@ class CheckedGrammar(Redacted, frozen=True):
 def json_structure(schema: object, param: str) -> Structure:
     """Return a structure for JSON that follows a schema."""
     return Structure("json_schema", json.dumps(schema, ensure_ascii=False), param)
-
-
-def choice_structure(choices: Sequence[str], param: str) -> Structure:
-    """Return a structure for one of several texts."""
-    return Structure("choice", json.dumps(choices, ensure_ascii=False), param)

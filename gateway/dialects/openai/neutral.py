@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from fairlane.gateway.errors import invalid
-
 Neutral = Mapping[str, tuple[object, ...]]
 
 _VLLM: Neutral = {
@@ -59,9 +57,3 @@ NEUTRAL_COMPLETION: Neutral = {
     "suffix": ("",),
     "tools": ([],),
 }
-
-
-def refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
-    """Raise ApiError naming the field if its value would have an effect."""
-    if value is not None and not any(type(value) is type(known) and value == known for known in neutral):
-        raise invalid(name, f"`{name}` is not supported yet.")

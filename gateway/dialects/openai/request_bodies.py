@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Validati
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, joined_parts
-from fairlane.gateway.dialects.openai.neutral import Neutral, refuse_unless_neutral
+from fairlane.gateway.dialects.openai.neutral import Neutral
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
 from fairlane.gateway.errors import ApiError, invalid
@@ -232,7 +232,9 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
     """Validate parsed fields, as `checked` does."""
     given = dict(fields)
     for name in sorted(neutral.keys() & given):
-        refuse_unless_neutral(name, given.pop(name), neutral[name])
+        value = given.pop(name)
+        if value is not None and not any(type(value) is type(known) and value == known for known in neutral[name]):
+            raise invalid(name, f"`{name}` is not supported yet.")
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -74,10 +74,6 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     cache_salt: str = ""
 
     @property
-    def is_conversation(self) -> bool:
-        return False
-
-    @property
     def offered_tools(self) -> tuple[Tool, ...]:
         return ()
 
@@ -150,10 +146,6 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     effort: Effort | None = None
     parameters_param: str = "tools.[{index}].function.parameters"
-
-    @property
-    def is_conversation(self) -> bool:
-        return True
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:

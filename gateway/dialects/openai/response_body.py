@@ -156,6 +156,7 @@ def parse_response(
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` holds nothing to respond to.")
+    effort = None if asked.reasoning is None else asked.reasoning.effort
     offered = list(offered_tools_of(asked.tools or []))
     tools = tuple(tool for tool, _ in offered)
     has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
@@ -166,7 +167,7 @@ def parse_response(
         items=tuple(items),
         tools=tools,
         tool_choice=_choice(asked, tools),
-        effort=_effort(asked.reasoning),
+        effort=Effort(effort, "reasoning.effort") if effort is not None else None,
         parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
         called_as={tool.name: called_as for tool, called_as in offered if called_as is not None},
         max_tokens=asked.max_output_tokens,
@@ -178,16 +179,11 @@ def parse_response(
     )
 
 
-def _effort(asked: ReasoningBody | None) -> Effort | None:
-    return None if asked is None or asked.effort is None else Effort(asked.effort, "reasoning.effort")
-
-
 def conversation(
     given: Sequence[GivenItem], previous_id: str | None, previous: bytes | None, opens: Open | None
 ) -> list[Item]:
     """Return all items of a conversation. `previous_id`, `previous`: the response that it continues, as stored;
-    `opens`:
-    opens the tenant's summaries. Raises ApiError."""
+    `opens`: the tenant's seal. Raises ApiError."""
     if (previous_id is None) != (previous is None):
         raise invalid("previous_response_id", "`previous_response_id` must be written without escapes.")
     items = [_opened(item, opens) for item in (*_earlier(previous), *given)]

@@ -2,13 +2,14 @@
 
 `response_format` is OpenAI's; `structured_outputs` and the older `guided_*` are vLLM's."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, choice_structure
+from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, StructureKind
 from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
@@ -16,6 +17,8 @@ from fairlane.gateway.http.json_reader import read_text
 # Of a schema as JSON, a regular expression or a grammar.
 MAX_STRUCTURE_CHARS = 64 * 1024
 MAX_STRUCTURE_CHOICES = 1_000
+# vLLM's names.
+_KINDS: dict[str, StructureKind] = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 
 
 def _schema_text(schema: object) -> str:
@@ -90,8 +93,21 @@ class StructureFields(Fields):
 
 def read_structure(body: StructureFields) -> Structure | None:
     """Return the requested structure; None for any text. Raises ApiError if two are requested."""
-    guided = _of("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
-    found = [*_of_format(body.response_format), *_of_structured(body.structured_outputs), *guided]
+    found = _of_format(body.response_format)
+    asked = body.structured_outputs
+    if asked is not None:
+        found += _stated(
+            "structured_outputs.", json=asked.json_, regex=asked.regex, choice=asked.choice, grammar=asked.grammar
+        )
+        if asked.json_object:
+            found.append(Structure("json_schema", ANY_OBJECT, "structured_outputs.json_object"))
+    found += _stated(
+        "guided_",
+        json=body.guided_json,
+        regex=body.guided_regex,
+        choice=body.guided_choice,
+        grammar=body.guided_grammar,
+    )
     if len(found) > 1:
         raise invalid(found[1].param, f"`{found[0].param}` and `{found[1].param}` are both given.")
     return found[0] if found else None
@@ -108,25 +124,7 @@ def _of_format(asked: ResponseFormat | None) -> list[Structure]:
     return [Structure("json_schema", ANY_OBJECT, "response_format")] if asked.type == "json_object" else []
 
 
-def _of_structured(asked: StructuredOutputs | None) -> list[Structure]:
-    if asked is None:
-        return []
-    found = _of("structured_outputs.", asked.json_, asked.regex, asked.choice, asked.grammar)
-    if asked.json_object:
-        found.append(Structure("json_schema", ANY_OBJECT, "structured_outputs.json_object"))
-    return found
-
-
-def _of(
-    prefix: str, schema: str | None, regex: str | None, choice: list[str] | None, grammar: str | None
-) -> list[Structure]:
-    found = []
-    if schema is not None:
-        found.append(Structure("json_schema", schema, f"{prefix}json"))
-    if regex is not None:
-        found.append(Structure("regex", regex, f"{prefix}regex"))
-    if choice is not None:
-        found.append(choice_structure(choice, f"{prefix}choice"))
-    if grammar is not None:
-        found.append(Structure("grammar", grammar, f"{prefix}grammar"))
-    return found
+def _stated(prefix: str, **stated: str | list[str] | None) -> Iterator[Structure]:
+    for name, value in stated.items():
+        if value is not None:
+            yield Structure(_KINDS[name], value if isinstance(value, str) else json_text(value), prefix + name)

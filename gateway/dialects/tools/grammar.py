@@ -10,7 +10,7 @@ llguidance treats every added token with a name in angle brackets as special, wh
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairlane.gateway.dialects.grammar.one_of import with_any_of
@@ -30,20 +30,8 @@ _TAG_NAME = re.compile(r"[^<>\s]{1,64}")
 _REFERENCE = re.compile(r'"\$ref": "([^"]*)')
 # Keywords of a string's schema that tags can satisfy.
 _NOTES = frozenset({"type", "enum", "description", "title", "default", "examples"})
-_OF_AN_OBJECT = frozenset(
-    {
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "$schema",
-        "$defs",
-        "definitions",
-        "description",
-        "title",
-    }
-)
-_LISTING = _OF_AN_OBJECT - {"additionalProperties"}
+# Keywords of an object's schema that lists its properties.
+_LISTING = frozenset({"type", "properties", "required", "$schema", "$defs", "definitions", "description", "title"})
 _BY_JSON = frozenset({"integer", "number", "boolean", "array", "object", "null"})
 
 
@@ -51,11 +39,7 @@ class CallGrammar:
     """Writes grammars of one model's calls."""
 
     def __init__(
-        self,
-        syntax: CallSyntax,
-        added: Mapping[str, int],
-        special: Collection[str],
-        reasoning: tuple[str, str] | None,
+        self, syntax: CallSyntax, added: Mapping[str, int], special: Collection[str], reasoning: tuple[str, str] | None
     ) -> None:
         self._syntax = syntax
         is_special = {mark: mark in special or (mark[0], mark[-1]) == ("<", ">") for mark in syntax.markers}
@@ -63,36 +47,43 @@ class CallGrammar:
         self._reasoning = reasoning
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        rules = [f"start: {self._reasons(is_reasoning)} calls", *self._calls(tools, parallel=parallel, all_strict=True)]
-        return "\n".join([*rules, *self._reasoning_rules()])
+        return self._whole("calls", self._calls(tools, parallel=parallel, all_strict=True), is_reasoning)
 
     def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        start = f"start: {self._reasons(is_reasoning)}"
-        opening = self._opening
+        opening, begun = self._opening, None
         text = _NO_BRACE if self._syntax.bare else _ANYTHING
-        begun = False
+        rules = [f"text: {text}"]
         if self._syntax.said is not None:
             answer, before, after = map(self._literal, self._syntax.said)
-            rules = [f"{start} ({answer} text | ({before} text {after})? calls)", f"text: {text}"]
+            start = f"({answer} text | ({before} text {after})? calls)"
         elif opening is None:  # the calls are the whole response
             tag = self._syntax.open[0]
             tagged_calls = f" | {self._literal(tag)} calls" if tag in self._special else ""
-            rules = [f"{start} (text | calls{tagged_calls})", f"text: {text}"]
+            start = f"(text | calls{tagged_calls})"
         elif opening in self._special:
-            rules = [f"{start} text {'(calls text)*' if parallel else 'calls?'}", f"text: {text}"]
+            start = "text (calls text)*" if parallel else "text calls?"
         else:
-            begun = True
-            rules = [f"{start} {'(begun calls)* text' if parallel else '(text | begun calls)'}"]
-            rules += [f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT", f"TEXT: {text}"]
-        calls = self._calls(tools, parallel=parallel, all_strict=False, begun=opening if begun else None)
-        return "\n".join([*rules, *calls, *self._reasoning_rules()])
+            begun = opening
+            start = "(begun calls)* text" if parallel else "(text | begun calls)"
+            rules = [f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT", f"TEXT: {text}"]
+        rules += self._calls(tools, parallel=parallel, all_strict=False, begun=begun)
+        return self._whole(start, rules, is_reasoning)
 
     def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        start = f"start: {self._reasons(is_reasoning)}"
         answer = "@answer" if self._syntax.said is None else f"{self._literal(self._syntax.said[0])} @answer"
-        calls = [*self._calls(tools, parallel=parallel, all_strict=True)] if tools else []
-        rules = [f"{start} ({answer} | calls)" if tools else f"{start} {answer}", *calls]
-        return "\n".join([*rules, *self._reasoning_rules()])
+        if not tools:
+            return self._whole(answer, (), is_reasoning)
+        return self._whole(f"({answer} | calls)", self._calls(tools, parallel=parallel, all_strict=True), is_reasoning)
+
+    def _whole(self, start: str, rules: Iterable[str], is_reasoning: bool) -> str:
+        if self._reasoning is None:
+            return "\n".join([f"start: {start}", *rules])
+        begin, end = self._reasoning
+        reasoned = ["reasoned: thought BLANKS", f"thought[lazy]: {_ANYTHING} {_text(end)}"]
+        if any(end.startswith(mark) for mark in self._special):
+            reasoned = [f"reasoned: thought {self._literal(end)} BLANKS", f"thought: {_ANYTHING}"]
+        reasoning = [f"reasoning: {self._literal(begin)} reasoned", *reasoned, r"BLANKS: /[ \n]{0,4}/"]
+        return "\n".join([f"start: {'reasoned' if is_reasoning else 'reasoning?'} {start}", *rules, *reasoning])
 
     @property
     def _opening(self) -> str | None:
@@ -155,25 +146,6 @@ class CallGrammar:
         parts = filter(None, re.split(f"({pattern})", text))
         return " ".join([f"<[{self._special[part]}]>" if part in self._special else _text(part) for part in parts])
 
-    def _reasons(self, is_reasoning: bool) -> str:
-        if self._reasoning is None:
-            return ""
-        return "reasoned" if is_reasoning else "reasoning?"
-
-    def _reasoning_rules(self) -> list[str]:
-        if self._reasoning is None:
-            return []
-        begin, end = self._reasoning
-        rules = [f"reasoning: {self._literal(begin)} reasoned"]
-        if any(end.startswith(mark) for mark in self._special):
-            return [
-                *rules,
-                f"reasoned: thought {self._literal(end)} BLANKS",
-                f"thought: {_ANYTHING}",
-                r"BLANKS: /[ \n]{0,4}/",
-            ]
-        return [*rules, "reasoned: thought BLANKS", f"thought[lazy]: {_ANYTHING} {_text(end)}", r"BLANKS: /[ \n]{0,4}/"]
-
 
 def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
@@ -203,16 +175,13 @@ def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _fits_tags(schema: Mapping[str, Any]) -> bool:
     """Return whether tags can express all that this schema of arguments requires; otherwise a call is written as JSON,
     which the reader accepts from these models too."""
-    if not schema.keys() <= _OF_AN_OBJECT or not _lists_required(schema) or _refers_beyond_definitions(schema):
+    if not schema.keys() <= _LISTING | {"additionalProperties"} or not _lists_required(schema):
+        return False
+    references = _REFERENCE.findall(json.dumps(schema))  # a tag's own schema lacks the whole one and other arguments
+    if not all(each.startswith(("#/$defs/", "#/definitions/")) for each in references):
         return False
     properties = schema.get("properties", {})
     return all(_TAG_NAME.fullmatch(name) is not None and _fits_tag(value) for name, value in properties.items())
-
-
-def _refers_beyond_definitions(schema: Mapping[str, Any]) -> bool:
-    """Return whether a reference may lead to what a tag's own schema lacks: the whole schema, or another argument."""
-    references = _REFERENCE.findall(json.dumps(schema))
-    return not all(each.startswith(("#/$defs/", "#/definitions/")) for each in references)
 
 
 def _fits_tag(schema: object) -> bool:

@@ -3,8 +3,6 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.dialects.tools.deltas import OutputReader
 from fairlane.gateway.dialects.tools.grammar import CallGrammar
@@ -33,7 +31,7 @@ class OutputFormat:
         `special`: names of the special ones among them. `response_template`: the model's own, as JSON, which takes
         precedence. `ends`: names of the tokens that end a response."""
         self._template = None if response_template is None else _readable(response_template)
-        syntax = syntax_of(template) or replace(generic(), bare=True)
+        syntax = syntax_of(template) or generic()
         written = syntax if self._template is None else _written(self._template, syntax)
         self.syntax = written or syntax
         # The spelling of the model's calls is known, so a grammar can force one.

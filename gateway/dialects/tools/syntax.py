@@ -19,7 +19,7 @@ A file defines how to find a call in a model's output, and how to write one in a
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,6 @@ from msgspec.structs import replace
 
 NAME, ARGUMENTS = "$NAME", "$ARGUMENTS"
 _FILES = Path(__file__).with_name("syntaxes")
-GENERIC = "hermes"
 
 
 class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,11 +59,8 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return found and not any(text in template for text in self.unless)
 
     def spell(self, name: str, arguments: str) -> str:
-        return "".join([{NAME: name, ARGUMENTS: arguments}.get(part, part) for part in self.parts(self.call)])
-
-    @staticmethod
-    def parts(text: str) -> Iterator[str]:
-        return filter(None, re.split(r"(\$NAME|\$ARGUMENTS)", text))
+        values = {NAME: name, ARGUMENTS: arguments}
+        return re.sub(r"\$NAME|\$ARGUMENTS", lambda found: values[found[0]], self.call)
 
     def ending_at(self, ends: Collection[str]) -> "CallSyntax":
         """Return the syntax for a model whose responses end with these marks: a call that closes with one is the
@@ -91,5 +87,5 @@ def syntax_of(template: str) -> CallSyntax | None:
 
 
 def generic() -> CallSyntax:
-    """Return the syntax that is shown in a system turn to models whose template does not show tools."""
-    return next(syntax for syntax in syntaxes() if syntax.name == GENERIC)
+    """Return the syntax for models whose template does not show tools. A call may be the whole response."""
+    return next(replace(syntax, bare=True) for syntax in syntaxes() if syntax.name == "hermes")

@@ -14,7 +14,8 @@ from fairlane.gateway.http.json_reader import read_text
 
 OPEN, CLOSE = "<parameter=", "</parameter>"
 _TRUTH = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
-_KNOWN = frozenset({"string", "boolean", "null", "integer", "number", "object", "array"})
+_CLASSES: dict[str, tuple[type, ...]] = {"number": (int, float), "object": (dict,), "array": (list,)}
+_KNOWN = frozenset({"string", "boolean", "null", "integer", *_CLASSES})
 # Members of a union of types to look at.
 _SCHEMA_PARTS = 100
 
@@ -86,10 +87,6 @@ def _cast(text: str, types: list[str]) -> object:
 def _is(value: object, kind: str) -> bool:
     if isinstance(value, bool):
         return False
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    kinds = {
-        "number": isinstance(value, (int, float)),
-        "object": isinstance(value, dict),
-        "array": isinstance(value, list),
-    }
-    return {"integer": whole, **kinds}.get(kind, False)
+    if kind == "integer":
+        return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return isinstance(value, _CLASSES.get(kind, ()))

@@ -1,6 +1,7 @@
 """What a door says of schemas and grammars: served, or refused by name; and nothing that it is sent ends it."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +14,7 @@ import pytest
 from fairlane.gateway.dialects.grammar import checker as grammar_checker
 from fairlane.gateway.dialects.grammar.check_process import CheckRequest, CheckResult
 from fairlane.gateway.dialects.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
-from fairlane.gateway.dialects.grammar.structure import Structure, choice_structure, json_structure
+from fairlane.gateway.dialects.grammar.structure import Structure, json_structure
 from fairlane.gateway.errors import ApiError
 from fairlane.scheduler.protocol.grammar_limits import MAX_COMPILED_BYTES
 
@@ -45,6 +46,10 @@ def children() -> list[psutil.Process]:
 
 def grammar(text: str) -> Structure:
     return Structure("grammar", text, PARAM)
+
+
+def choice_structure(choices: list[str], param: str) -> Structure:
+    return Structure("choice", json.dumps(choices), param)
 
 
 def regex(text: str) -> Structure:
