@@ -1,8 +1,7 @@
 """API keys and their scopes: `fl-<public id>-<secret>`, shown once, stored as a keyed hash.
 
-The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62,
-so a mistyped or invented key is rejected without asking the store. Keys imported from other software (`sk-…`) get a
-public id that is not part of the key."""
+The public id is safe in logs and metrics. The secret ends with a checksum, so a mistyped or invented key is rejected
+without asking the store. Keys imported from other software (`sk-…`) get a public id that is not part of the key."""
 
 import dataclasses
 import hashlib
@@ -183,8 +182,7 @@ class KeyStore:
     async def create(
         self, tenant: Tenant, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
     ) -> NewKey:
-        """Create a key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such
-        tenant)."""
+        """Create a key from the fields of CHANGEABLE. Raises FieldError, KeyNotFound (no such tenant)."""
         key = await self._new_key(tenant, document)
         return await self._add(tenant, key, note and note(key))
 
@@ -198,7 +196,7 @@ class KeyStore:
         if not SHA256.fullmatch(sha256):
             raise FieldError("sha256", "must be 64 lowercase hexadecimal digits")
         key = await self._new_key(tenant, document)
-        place = keyspace.imported_key(await self._hash(sha256))
+        place = await self._imported(sha256)
         if not await self._claim(place, key, tenant.root):
             raise KeyExists("another key has this secret")
         pointer = keyspace.api_key(key.id)
@@ -213,9 +211,7 @@ class KeyStore:
     async def update(
         self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object], note: Note | None = None
     ) -> ApiKey:
-        """Change `name`, `expires_at`, `limits` (merged) or `scopes` (replaced) of a key at the version seen.
-
-        Raises FieldError, KeyNotFound (also for a revoked key), VersionConflict."""
+        """Change a key at the version seen. Raises FieldError, KeyNotFound (also if revoked), VersionConflict."""
         after = seen.changed(changes)
         if "expires_at" in changes:
             _check_expiry(after, await self._database.now_ms())
@@ -237,8 +233,8 @@ class KeyStore:
 
     async def lookup(self, full_key: str) -> Identity | None:
         if is_imported(full_key):
-            digest = await self._hash(hashlib.sha256(full_key.encode()).hexdigest())
-            found = await self._database.call("HMGET", keyspace.imported_key(digest), "root", "tenant", "id")
+            place = await self._imported(hashlib.sha256(full_key.encode()).hexdigest())
+            found = await self._database.call("HMGET", place, "root", "tenant", "id")
             return await self.identity(*found) if all(found) else None
         identifier = public_id(full_key)
         if identifier is None:
@@ -270,8 +266,7 @@ class KeyStore:
         return found.key.scopes.may_act_as(key.tenant)
 
     async def has_key(self, root: str, key_id: str) -> bool:
-        """Return whether an existing tenant has this key, revoked or not. Keys of a deleted tenant keep their records
-        until they are erased."""
+        """Return whether an existing tenant has this key, even revoked; a deleted tenant's keys remain for a time."""
         prefix = keyspace.of_root(root)
         account = await self._database.call("HGET", prefix + keyspace.key_level(key_id), "tenant")
         if account is None:
@@ -393,6 +388,9 @@ class KeyStore:
             note=note,
         )
         return added
+
+    async def _imported(self, sha256: str) -> str:
+        return f"fl:imported:{await self._hash(sha256)}"
 
     async def _hash(self, full_key: str) -> str:
         """Hash with the store's secret pepper, so that a copy of the hashes cannot confirm a guess."""

@@ -1,15 +1,13 @@
 """The audit log: one entry for each admin API call that changed something.
 
-The log is one stream for all roots, but a change lies in the slot of its root, so no script sees both. The script of
-a change therefore writes its entry to an outbox in the root. The caller moves it to the log right afterwards; if the
-caller was killed, the process that next looks for expired leases does. Moving is idempotent by the entry's id."""
+No script sees both the log and a root. The script of a change therefore writes its entry to an outbox in the root; its
+caller, or the upkeep if the caller was killed, moves it to the log, idempotently by the entry's id."""
 
 import json
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply, ResponseError
@@ -49,17 +47,12 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+class AuditEntry(Note):
     """One recorded change."""
 
     id: str
     # Epoch seconds by the store's clock.
     at: float
-    actor: str
-    address: str
-    action: str
-    target: str
-    changes: dict[str, Any]
 
 
 class Audit:
@@ -138,7 +131,7 @@ class AuditOutbox:
             return await self._database.run(script, keyspace.of_root(root), *args)
 
     async def move(self, root: str) -> None:
-        outbox = keyspace.outbox(root)
+        outbox = f"{keyspace.of_root(root)}audit"
         for waiting in await self._database.call("LRANGE", outbox, 0, MOVED_AT_ONCE - 1):
             at_ms, _, entry = waiting.partition(" ")
             await _write(self._database, at_ms, entry)

@@ -1,8 +1,7 @@
 """Keys without a secret: each stands for one trusted way in which a tenant's requests arrive.
 
-A way is an identity provider, optionally with one of its groups, or the key of a gateway in front. Its key has limits,
-usage and an expiry like any other, so budgets count all callers in the same way, and revoking it closes only that way.
-The key is created at its first use, under an id derived from the way and the tenant, so gateways never create two."""
+A way is an identity provider, optionally with one of its groups, or the key of a gateway in front. Its key is created
+at its first use, under an id derived from the way and the tenant, so gateways never create two."""
 
 import base64
 import dataclasses

@@ -1,10 +1,7 @@
 """Erasure of deleted tenants: the durable list of them, and their data in this package.
 
-    tenant_delete ──> listed, due at once ──pass──> due SETTLED_S after the deletion ──last pass──> unlisted
-
-Any gateway may run a pass, and a pass may be interrupted and repeated: every step erases whatever it finds. Later
-passes find writes that were in flight when the tenant was deleted: the end of a request, an upload, the cancellation
-of a batch. The ledger stays until an operator asks for its erasure."""
+A pass may be interrupted and repeated: every step erases whatever it finds. The last pass runs SETTLED_S after the
+deletion and finds writes that were in flight then. The ledger stays until an operator asks for its erasure."""
 
 import json
 from collections.abc import Sequence
@@ -135,7 +132,7 @@ class TenantErasure:
 
     async def erase_responses(self, gone: DeletedTenant) -> int:
         prefix = keyspace.of_root(gone.root)
-        await self._database.call("DEL", keyspace.seal(gone.root, gone.account))
+        await self._database.call("DEL", f"{prefix}seal:{gone.account}")
         count: int = await self._database.call("ZCARD", f"{prefix}responses:{gone.account}")
         while await self._database.run("responses_drop", prefix, gone.account, AT_ONCE):
             pass

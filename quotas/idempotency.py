@@ -1,15 +1,7 @@
 """Records of requests with an idempotency key: who runs each, and how it ended, for 24 hours after it began.
 
-    begin ───OwnedRun──> renew … ──┬── finish ──> EndedRun, for each later begin
-                                   └── release ─> as if it had never begun
-
-An owner that neither renews nor ends its run within a lease loses it to the next caller of `begin`. The records of
-one API key are bounded in number and bytes. Over the bytes, the oldest bodies are dropped and the rest of their
-records stays; over the number, the oldest records are dropped.
-
-Bodies are sealed with AES-256-GCM so that only the bearer of the API key can read them; callers without a key only get
-the fact that the request ended. The seal's keys are derived from the API key (HKDF, RFC 5869), of which the store has
-only a hash."""
+An owner that neither renews nor ends its run within a lease loses it to the next caller of `begin`. Bodies are sealed
+with keys derived from the API key (HKDF, RFC 5869), of which the store has only a hash."""
 
 import asyncio
 import hmac

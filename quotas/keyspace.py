@@ -1,4 +1,4 @@
-"""Every Redis key of this package: the legend, and the only place where names are built.
+"""Every Redis key of this package: the legend, and the names that several modules build.
 
 The keys of one root organisation share a hash tag, so that a script sees all of them on a Cluster:
 
@@ -124,34 +124,14 @@ def of_root(root: str) -> str:
     return f"fl:quota:{{{root}}}:"
 
 
-def outbox(root: str) -> str:
-    """Return the key of the audit entries that wait to be moved to the log."""
-    return f"{of_root(root)}audit"
-
-
 def api_key(public_id: str) -> str:
     """Return the key of an API key's root, tenant and hash."""
     return f"fl:apikey:{public_id}"
 
 
-def imported_key(digest: str) -> str:
-    """Return the key of an imported API key's public id."""
-    return f"fl:imported:{digest}"
-
-
 def idempotency(root: str, public_id: str, digest: str) -> str:
     """Return the key of an idempotency record."""
     return f"{of_root(root)}idem:{public_id}:{digest}"
-
-
-def response(root: str, tenant: str, digest: str) -> str:
-    """Return the key of a stored response."""
-    return f"{of_root(root)}response:{tenant}:{digest}"
-
-
-def seal(root: str, tenant: str) -> str:
-    """Return the key of a tenant's seal."""
-    return f"{of_root(root)}seal:{tenant}"
 
 
 def tenant_level(tenant: str) -> str:

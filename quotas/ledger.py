@@ -1,12 +1,7 @@
 """The usage ledger: entries of settled requests, and their sums by day, lane, model and key.
 
-`settle` writes an entry when a request ends and adds it to that day's sums. A request that runs over midnight is
-split as the quotas split it: the next `extend` or `settle` adds the tokens charged before midnight to the sums of
-their day. The request count, its cached tokens, the price difference of its uncached prompt tokens and the workers'
-measurements count on the day when it ends.
-
-Days older than the retention are merged into their month's sums, so that storage is bounded. Any number of gateways
-may roll up at once: each step is one script, which does nothing if another gateway was first."""
+Tokens of a request that runs over midnight count on the day of their charge, as in the quotas; the request, its cached
+tokens and the workers' measurements count on the day when it ends. Old days are merged into their month's sums."""
 
 import asyncio
 from collections.abc import AsyncIterator, Container, Sequence
@@ -197,10 +192,8 @@ class Ledger:
                 raise FieldError(end, f"must not split {span}, whose days were rolled up into one sum")
             for text, figures in sums.items():
                 names = dict(zip(_GROUP, text.split("\t"), strict=True), day=span)
-                group = tuple(names[name] for name in group_by)
-                for figure, amount in zip(_FIGURES, figures, strict=True):
-                    groups.setdefault(group, UsageSums()).add(figure, amount)
-                    total.add(figure, amount)
+                for each in (groups.setdefault(tuple(names[name] for name in group_by), UsageSums()), total):
+                    each.merge(UsageSums(*figures))
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)
 
@@ -303,7 +296,8 @@ _REST_S = 72_000
 
 
 class RollUp:
-    """Rolls up the ledgers of all tenants, deleted ones included. Every call may raise StoreUnavailable."""
+    """Rolls up the ledgers of all tenants, deleted ones included. Every call may raise StoreUnavailable. Any number of
+    gateways may do so at once: each step is one script, which does nothing if another gateway was first."""
 
     def __init__(
         self, client: Redis, *, days: int, months: int, entry_days: int | None = None, exports: bool = False

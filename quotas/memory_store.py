@@ -1,7 +1,6 @@
-"""An in-memory quota store with an injected clock: for tests, simulations, and gateways that cannot reach Redis.
+"""An in-memory quota store with an injected clock: for gateways that cannot reach Redis, and the Redis store's oracle.
 
-It is also the oracle of the Redis store. It knows tenants and keys only as far as `reserve` needs them: see
-`put_tenant` and `put_key`."""
+It knows tenants and keys only as far as `reserve` needs them: see `put_tenant` and `put_key`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping

@@ -1,8 +1,7 @@
 """Token prices: the installation's one price list, stored as a whole with a version in Redis.
 
-A row names a model, a lane or any (`*`), and prices in nano-units (billionths) of the currency per token, so a price
-per million tokens is in thousandths of the currency. The most specific row applies: model and lane, model alone, lane
-alone, any. Without a matching row, tokens are free."""
+Prices are in nano-units (billionths) of the currency per token. The most specific row applies: model and lane, model
+alone, lane alone, any (`*`). Without a matching row, tokens are free."""
 
 from collections.abc import Mapping
 from functools import cached_property

@@ -1,12 +1,7 @@
 """Stored responses, which their tenant can read again or continue from, and sealed state that clients hold instead.
 
-Each response belongs to one tenant, expires, and is sealed with its own id. The store has only a digest of the id, so
-access to the store alone does not reveal a response. A tenant's responses are bounded in bytes and number; the oldest
-are evicted.
-
-Clients send sealed state back later, for example conversation summaries. The key of a tenant's seal is drawn on first
-use, lies in the store with the tenant's budgets, and is deleted with the tenant. A client can neither read, change nor
-forge sealed state. A reader of the store has the keys, but not the sealed content."""
+A response is sealed with its own id, of which the store has only a digest. State that clients hold is sealed with a key
+in the store, which is deleted with the tenant; a client can neither read, change nor forge it."""
 
 import asyncio
 import hashlib
@@ -44,14 +39,13 @@ class KeptResponses:
         """Store a response; False if it is too large or storage is off."""
         if not self._ttl_ms or len(content) > self._most_response_bytes:
             return False
-        name = _name(response_id)
-        place = keyspace.response(root, tenant, name)
+        name, place = _name(response_id), _place(root, tenant, response_id)
         closed = await asyncio.to_thread(close_compressed, content, Seal(response_id), place)
         bounds = (self._ttl_ms, self._most_bytes, self._most_responses)
         return bool(await self._database.run("response_keep", keyspace.of_root(root), tenant, name, closed, *bounds))
 
     async def read(self, root: str, tenant: str, response_id: str) -> bytes | None:
-        place = keyspace.response(root, tenant, _name(response_id))
+        place = _place(root, tenant, response_id)
         kept = await self._database.read_bytes(place, "body")
         return None if kept is None else await asyncio.to_thread(open_compressed, kept, Seal(response_id), place)
 
@@ -62,6 +56,10 @@ class KeptResponses:
 
 def _name(response_id: str) -> str:
     return hashlib.sha256(response_id.encode()).hexdigest()
+
+
+def _place(root: str, tenant: str, response_id: str) -> str:
+    return f"{keyspace.of_root(root)}response:{tenant}:{_name(response_id)}"
 
 
 class TenantSeal:
@@ -85,4 +83,4 @@ class TenantSeals:
         self._database = database or Database(client)
 
     async def of(self, root: str, tenant: str) -> TenantSeal:
-        return TenantSeal(await self._database.secret(keyspace.seal(root, tenant)), tenant)
+        return TenantSeal(await self._database.secret(f"{keyspace.of_root(root)}seal:{tenant}"), tenant)

@@ -1,11 +1,7 @@
-"""Sizes of reservations: what a request gets of its limits, at first and later, and the limits that it does not fit.
+"""What a request gets of its limits, at first and later, and the limits that it does not fit: the oracle of sizing.lua.
 
-Pure, the oracle of sizing.lua.
-
-A request of a tenant that reserves progressively holds its prompts and a quantum of output, and asks for more before
-that is used up. Otherwise it holds its maximum output from the start. A running request for which a level's minute
-had no room is paused and takes precedence: the level grants nothing to others until it has received a whole quantum.
-The others retry once the minute has room for one token of each request before them and for their own."""
+A running request for which a level's minute had no room is paused and takes precedence: the level grants nothing to
+others until it has received a whole quantum. The others retry once the minute has room for one token of each."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence

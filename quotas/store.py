@@ -1,10 +1,4 @@
-"""The interface between a gateway and its budgets: requests, replies and refusals.
-
-QuotaError
-├── Denied            a limit leaves no room for the request
-├── AccessDenied      the key or its tenant may not be used
-└── AlreadySettled    the reservation is over and cannot be reserved again
-"""
+"""The interface between a gateway and its budgets: requests, replies and refusals."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

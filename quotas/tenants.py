@@ -1,12 +1,7 @@
 """Tenants: their configuration, stored as whole, versioned documents in Redis.
 
-The index of all tenants decides which root organisation owns an id:
-
-    claim ──> put in the root's slot ──> the id belongs to that root permanently, since the ledger stays
-      └ a creation interrupted here has an index entry but no tenant: another root bars it, then takes the id
-
-A claim has a number. Barring writes a note to the slot of the root that has the claim, where its put looks: the first
-of put and bar wins, so a creation that was wrongly considered dead can no longer create anything."""
+The index decides which root organisation owns an id, permanently once a tenant was put in the root's slot. There, a
+claim whose creation was interrupted can be barred: the first of put and bar wins, and another root may take the id."""
 
 import asyncio
 import dataclasses
@@ -67,10 +62,11 @@ class TenantIds:
                 return "kept" if state == "deleted" else "taken"
             barred = number
 
-    async def page(self, after: str | None, limit: int) -> list[tuple[str, str]]:
+    async def page(self, after: str | None, limit: int) -> list[list[str]]:
+        """Return pairs of tenant and root."""
         start = "-" if after is None else f"({after} \x7f"
         entries = await self._database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit)
-        return [(tenant_id, root) for tenant_id, root in (entry.split(" ") for entry in entries)]
+        return [entry.split(" ") for entry in entries]
 
 
 # Tenants read in one round trip; other calls to the store can run in between.

@@ -1,8 +1,6 @@
-"""State that gateways sharing a store have together: which roots need attention, which gateways are alive, and the key
-of the pseudonyms in their traces.
+"""State that gateways sharing a store have together: active roots, live gateways, the key of pseudonyms in traces.
 
-A root needs attention while it may have expired leases or waiting audit entries. It is enlisted before it has any, and
-dropped a day after the last enlistment, once it has none."""
+A root is listed before it has leases or audit entries, and dropped a day after the last listing, once it has none."""
 
 import time
 

@@ -1,12 +1,7 @@
 """Windows over which usage counts: a sliding minute in slices of 250 ms, and the calendar's days and months.
 
-Pure: time is an argument, in epoch milliseconds of the store's clock. A clock that steps back loses no usage: slices
-that are then in the future count as current, and the calendar uses the earlier day's counter.
-
-    slice s holds      [s · 250 ms, (s + 1) · 250 ms)
-    the window at t    slices t div 250 - 240 … t div 250: never less than sixty seconds, at most 250 ms more
-    slice s expires    at (s + 241) · 250 ms
-"""
+Pure: time is an argument, in epoch ms of the store's clock. If the clock steps back, slices in the future count as
+current. The minute at t is the slices t div 250 - 240 … t div 250: 60 seconds, and at most 250 ms more."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,8 +1,4 @@
-"""Bounds on the work of one call to the store.
-
-A script blocks the server until it ends, and gateways give up after 250 ms. Work whose size depends on a caller or on
-an outage is therefore split into calls of PER_CALL items, so that other callers' commands run between them.
-"""
+"""Bounds on the work of one call to the store: a script blocks the server, and gateways give up after 250 ms."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice

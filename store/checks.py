@@ -1,12 +1,7 @@
 """Checks of a store before Fairlane relies on it: version, eviction, persistence, and the rights of Fairlane's user.
 
-    faults(url)           the faults of each master behind a URL; called at startup, and by gateways while they run
-    inspect(client, key)  the faults of one server, and its INFO; called by `fairlane doctor`
-
 A right is checked with a harmless call of the command itself, because `ACL DRYRUN` needs rights that Fairlane's user
-should not have. The calls address a string where the command expects another type, or a missing key, so they change
-only a key that belongs to the check. Each check opens its own connections, so no request waits for it.
-"""
+should not have. The calls change only a key that belongs to the check, on connections of their own."""
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,10 +1,6 @@
 """A circuit breaker for a store: after FAILURES consecutive failures, calls fail at once until a trial call succeeds.
 
-    closed ──FAILURES in a row──> open: every call fails at once ──a trial call succeeds──> closed
-
-The clients of `connections.py` make every call inside it. While it is open, the breaker's own task makes the trial
-calls, so that no request waits for one. It logs one line per change of state, however many calls fail.
-"""
+While it is open, the breaker's own task makes the trial calls, so that no request waits for one."""
 
 import asyncio
 import logging

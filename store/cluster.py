@@ -1,15 +1,7 @@
 """A Redis Cluster as one client: each call goes to the node that holds its key, and follows the key when it moves.
 
-    call ──slot of its key──> node ──┬─ a reply
-                                     ├─ MOVED: another node holds the slot; repeat the call there, once
-                                     ├─ ASK: the slot is being migrated; a command goes there, a script is retried later
-                                     └─ no answer: a replica may have been promoted
-
-After MOVED and after failures the slot map, which any node can return, is read again in the background.
-
-redis-py's own Cluster client is not used; docs/internals/performance.md has the figures. Here each node is a client as
-for a single server, and only the routing is added.
-"""
+While a slot is being migrated, a command follows ASK, and a script fails with TryAgainError. redis-py's own Cluster
+client is not used; docs/internals/performance.md has the figures."""
 
 import asyncio
 import itertools

@@ -1,8 +1,7 @@
 """The clients of a store, for any URL: each kind of client has a time limit that fits its calls.
 
 A single server has one circuit breaker. Each node of a Cluster has its own, so that a node that does not answer affects
-only the keys that it holds.
-"""
+only the keys that it holds."""
 
 import math
 import weakref

@@ -1,10 +1,6 @@
 """Leader election among the processes that share a store: one of them does the upkeep for all.
 
-    stand ──the key is free or ours──> elected for one lease, renewed three times per lease
-       └─another process holds it──> not elected; the key expires one lease after its holder died
-
-Two processes may both consider themselves elected for a moment, so elected work must be safe to do twice.
-"""
+Two processes may both consider themselves elected for a moment, so elected work must be safe to do twice."""
 
 import time
 from collections.abc import Callable

@@ -1,16 +1,7 @@
 """One connection to the store for the scripts of all requests: the calls of one loop tick are sent in a few writes.
 
-A pool lends each call a connection for a whole round trip, and pays for lending, a write and a read each time. Here
-calls follow each other on one connection, and replies arrive in the same order:
-
-    send ──> queue ──flushed at MOST_UNSENT calls and at a tick's end──> store ──> replies, oldest first ──> its future
-
-A tick may make the calls of many requests. Flushing early lets the store work on the first calls while the loop still
-produces the rest; a single write at the tick's end would make each wait for the other.
-
-A reply that is late fails only its own call. Its place in the order is kept, and the connection takes no further calls,
-because the network may be dropping packets. Time in which this loop was blocked does not count.
-"""
+Replies arrive in the order of the calls. A late reply fails only its own call: its place in the order is kept, and the
+connection takes no further calls, because the network may be dropping packets."""
 
 import asyncio
 from collections import deque
@@ -27,7 +18,8 @@ Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
 _LOST = "the connection to the store was lost"
-# Calls queued before a write; a write costs about as much as a quarter of a call.
+# Calls queued before a write, so that the store works on them while the loop still produces the rest. A write costs
+# about as much as a quarter of a call.
 MOST_UNSENT = 4
 _KINDS = {
     "NOSCRIPT": redis.exceptions.NoScriptError,

@@ -1,8 +1,7 @@
-"""Lua scripts: read from a folder, and run by digest.
+"""Lua scripts, read from a folder and run by digest.
 
-A file holds one script, named after the file, or several, each after a line `-- name: <script>`, as aiosql has it for
-queries. Text before the first such line is the file's own comment.
-"""
+A file holds one script, named after the file, or several, each after a line `-- name: <script>`. Text before the first
+such line is the file's own comment."""
 
 import hashlib
 import re

@@ -1,8 +1,7 @@
 """Time limits that exclude the event loop's own lateness, which is not the store's fault.
 
-A loop that was blocked finds timers due and replies unread, and runs the timers first. A limit is therefore watched by
-several ticks: a late tick measures how long the loop was blocked, and the limit is extended by that.
-"""
+A loop that was blocked runs due timers before it reads replies. A limit is therefore watched by several ticks: a late
+tick measures how long the loop was blocked, and the limit is extended by that."""
 
 import asyncio
 import math

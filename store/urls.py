@@ -1,14 +1,10 @@
 """Connection pools for a store URL: one server, or the master that its Sentinels name.
 
-    redis://host:6379/0   rediss://…   unix:///path                 one server
-    redis+sentinel://[user:password@]host:26379,host2/service[/db]  the service's current master
-    rediss+sentinel://…[?ssl_ca_certs=…]                            the same, both over TLS
-    redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes, with one pool per
-    rediss+cluster://…[?ssl_ca_certs=…]                             node (`cluster.py`), also over TLS
+    redis://host:6379/0, rediss://…, unix:///path                   one server
+    redis+sentinel://[user:password@]host:26379,host2/service[/db]  the service's current master (rediss+…: over TLS)
+    redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes (rediss+…: over TLS)
 
-When a connection is lost, or its server no longer accepts writes, the Sentinels are asked again: a failover needs no
-restart. User and password are the servers'; the Sentinels' own are given as `?sentinel_username=…&sentinel_password=…`.
-"""
+User and password are the servers'; the Sentinels' own are given as `?sentinel_username=…&sentinel_password=…`."""
 
 import asyncio
 import hashlib

@@ -149,7 +149,7 @@ async def test_changes_of_roots_on_all_nodes_are_told_at_once_or_later_and_once(
                 await tenants.update(root, {"name": lost}, note=note(root))
 
     async with asyncio.timeout(WAIT_S):
-        while any([await store.patient.exists(keyspace.outbox(root)) for root in roots]):
+        while any([await store.patient.exists(f"{keyspace.of_root(root)}audit") for root in roots]):
             await quotas.expired(10)
 
     entries = await Audit(store.patient).list()

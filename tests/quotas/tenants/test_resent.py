@@ -205,7 +205,7 @@ async def import_claim(two: Two) -> None:
 
 
 async def _imported(two: Two, digest: str) -> str:
-    return keyspace.imported_key(await KeyStore(two.plain)._hash(digest))
+    return f"fl:imported:{await KeyStore(two.plain)._hash(digest)}"
 
 
 async def key_change(two: Two) -> None:

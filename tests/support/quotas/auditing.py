@@ -12,7 +12,7 @@ from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.tenants import TenantStore
 
-OUTBOX = keyspace.outbox("acme")
+OUTBOX = f"{keyspace.of_root('acme')}audit"
 
 
 def note(target: str = "acme", **changes: object) -> Note:
