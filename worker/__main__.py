@@ -43,8 +43,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
 
 
 def prepare_threads(environ: MutableMapping[str, str]) -> None:
-    """Make OpenMP's idle threads sleep instead of spin, which slows other processes; OpenMP reads this when torch is
-    imported."""
+    """Make OpenMP's idle threads sleep instead of spin; OpenMP reads this when torch is imported."""
     environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 

@@ -1,5 +1,4 @@
-"""Reports of KV block ownership for operators: the whole map while it is watched, and each tenant's number of
-blocks."""
+"""Reports of KV block ownership for operators: the whole map while it is watched, and the blocks of each tenant."""
 
 import asyncio
 import logging
@@ -45,7 +44,6 @@ class BlockReports:
         self._watched.set()
 
     def count(self, *, idle: bool) -> None:
-        """Count the blocks of each tenant for the next heartbeat; an idle worker reports none."""
         if idle:
             self._heartbeat.kv_blocks = {}
         elif self._counting is None or self._counting.done():

@@ -132,7 +132,6 @@ class EngineThread:
             self._changed.notify()
 
     def query(self, find: Callable[[Planner], T]) -> "asyncio.Future[T]":
-        """Return what `find` reads from the planner before the next step. It must not change the planner."""
         reply: asyncio.Future[T] = self._loop.create_future()
         with self._changed:
             self._queries.append((find, reply))
@@ -165,7 +164,6 @@ class EngineThread:
             self._call_on_loop(partial(self._on_failure, error))
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
-        """Return the commands once there are any, or a step or an audit is due; None to stop."""
         with self._changed:
             if resting or self._stopping or not self._can_step:
                 self._flush_reports()

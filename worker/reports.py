@@ -48,9 +48,8 @@ JobChange = Lease | Ended | Dropped
 
 @dataclass(slots=True)
 class Report:
-    """The engine's state after a batch of commands or after a step.
-
-    The engine's thread creates it; `ReportBuilder` sets the publications, `tokens` and `begun`."""
+    """The engine's state after a batch of commands or a step; `ReportBuilder` sets the publications, `tokens` and
+    `begun`."""
 
     applied: int
     jobs: int

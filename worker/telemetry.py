@@ -159,8 +159,8 @@ class _Makers(NamedTuple):
 
 
 class Metrics(EngineObserver):
-    """A worker's metrics. An endpoint picker of llm-d or of the Kubernetes Gateway API inference extension routes by
-    `requests_waiting`, `requests_running`, `kv_usage_ratio` and `cache_config_info`."""
+    """A worker's metrics. Inference gateways route by the waiting and running requests, `kv_usage_ratio` and cache
+    config."""
 
     def __init__(self, about: WorkerStatus, *, engine: str = "own") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

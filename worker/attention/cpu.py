@@ -1,5 +1,5 @@
-"""The CPU backend: a C++ kernel that reads the blocks in place, compiled at first use; without a compiler `sdpa` is
-used."""
+"""The CPU backend: a C++ kernel that reads the blocks in place, compiled at first use. Without a compiler, see
+`sdpa`."""
 
 from collections.abc import Sequence
 

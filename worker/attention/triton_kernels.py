@@ -265,8 +265,7 @@ def tile_tokens(dtype: torch.dtype, head_dim: int) -> int:
 
 
 def cut_tiles(rows: Sequence[Row], first_token: int, tokens: int) -> list[int]:
-    """Cut rows into tiles as a flat list, longest contexts first, since those take longest. `first_token` is a packed
-    index."""
+    """Cut rows into tiles, a flat list, longest contexts first, since those take longest."""
     starts = accumulate((len(row.token_ids) for row in rows), initial=first_token)
     tiles = [
         (start + inner, min(tokens, len(row.token_ids) - inner), row.first_position + inner, number)

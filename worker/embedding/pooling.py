@@ -51,7 +51,7 @@ def read_parts(directory: Path) -> EmbedderParts:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: Mode) -> torch.Tensor:
-    """Pool states [rows, tokens, width] to vectors of length 1, [rows, width]; `mask` [rows, tokens] has padding on the
+    """Pool states [rows, tokens, width] to vectors of length 1, [rows, width]. `mask` [rows, tokens] is padded on the
     right."""
     states = states.float()
     if mode == "cls":

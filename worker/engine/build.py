@@ -93,7 +93,7 @@ def planner_for(
     prefix_share: float | None = None,
     copies_ahead: int | None = None,
 ) -> Planner:
-    """Return a planner for a cache's pools. Without `copies_ahead` a CPU copies none, since a copy delays the step
+    """Return a planner for a cache's pools. By default a CPU copies no blocks ahead, since a copy delays the step
     there."""
     if copies_ahead is None:
         copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD

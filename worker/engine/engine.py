@@ -57,8 +57,7 @@ class StepReport:
 
     @property
     def events(self) -> list[Event]:
-        """Build the events for the gateways, in order: state changes of choices, then their new tokens, without ended
-        jobs."""
+        """Build the gateways' events, in order: state changes of choices, then their new tokens, without ended jobs."""
         logprobs, embeddings = self.result.logprobs, self.result.embeddings
         events: list[Event] = [*self.plan.events]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
@@ -148,7 +147,6 @@ class Engine:
         self.planner.grant(job_id, granted_until)
 
     def drop(self, job_id: str) -> None:
-        """Drop a job that this worker no longer owns, without reporting it."""
         self._preparing.pop(job_id, None)
         self.planner.drop(job_id)
         self._forget(job_id)
@@ -194,8 +192,8 @@ class OpenedEngine:
     remote: RemotePart | None = None
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None:
-        """Set callbacks, which run on any thread: for a server that becomes unreachable or returns, and for a replaced
-        one."""
+        """Set callbacks, called from any thread if the server becomes unreachable or returns, and if it was
+        replaced."""
         if self.remote is not None:
             self.remote.watch(on_presence, on_change)
 

@@ -62,8 +62,6 @@ class Constraint:
         self._allowed_likeliest = 0
 
     def append(self, token_id: int, *, was_likeliest: bool) -> None:
-        """Append a token, after its mask was taken or skipped. `was_likeliest` is true if it is the model's likeliest
-        one."""
         self._unread.append(token_id)
         self.budget.tokens += 1
         self._allowed_likeliest = self._allowed_likeliest + 1 if was_likeliest else 0
@@ -73,8 +71,7 @@ class Constraint:
         return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow
 
     def allows(self, token_id: int) -> bool:
-        """Return whether a token may come next, in microseconds. It may be false for an end of sequence that a mask
-        allows."""
+        """Return whether a token may come next. May be false for an end of sequence that a mask allows."""
         began_s = time.thread_time()
         is_allowed = self.catch_up().validate_tokens([token_id]) == 1
         self.charge(time.thread_time() - began_s)
@@ -103,7 +100,7 @@ class Constraint:
 
     @property
     def is_broken(self) -> bool:
-        """True if it has used too much time, or its tokens violate the grammar. Do not call while a mask is being
+        """True if it used too much time, or its tokens violate the grammar. Do not call while a mask is being
         filled."""
         return self._matcher.is_error() or self.budget.is_spent
 
@@ -184,9 +181,8 @@ class Grammars:
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
     def compile(self, grammar: str, tenant: str = "", compiled_bytes: int = 0) -> Future[LLMatcher]:
-        """Return a grammar's matcher, which each `Constraint` copies; it is broken if compilation fails.
-
-        A size of 0 in `compiled_bytes` means unknown, and counts as the maximum."""
+        """Return a grammar's matcher, which is broken if compilation fails; unknown `compiled_bytes` count as the
+        maximum."""
         found = self._cache.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)

@@ -72,7 +72,6 @@ class Runner(StepRunner):
     def __init__(
         self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None, grammars: Grammars | None = None
     ) -> None:
-        """`looks_ahead` packs the next step during a forward pass; None means if the host is then idle."""
         self._model = model
         self._grammars = grammars
         self.cache = cache
@@ -94,7 +93,7 @@ class Runner(StepRunner):
         return compiled
 
     def register(self, lease: Lease) -> None:
-        """Store the job's sampling parameters and its output so far. Raises RunnerError unless its grammar is ready."""
+        """Raises RunnerError unless the job's grammar is ready."""
         job, compiled = lease.job, self._compiled.pop(lease.job.job_id, None)
         if job.grammar and (compiled is None or not compiled.done()):
             raise RunnerError("a job is registered before its grammar is compiled")

@@ -283,14 +283,13 @@ def _pick(scores: torch.Tensor, draws: Sequence[TokenDraw]) -> list[int]:
 
 
 def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Return per row the first index at which `cumulative` [rows, n] exceeds `wanted` [rows], as [rows, 1]."""
     total = cumulative[:, -1]
     below = torch.minimum(wanted, total.nextafter(torch.zeros_like(total))).clamp_(min=0)
     return torch.searchsorted(cumulative, below[:, None], right=True)
 
 
 def _weights(scores: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Convert scores in place to weights [rows, vocabulary]: 1 for the likeliest, 0 for filtered tokens."""
+    """Convert scores in place to weights: 1 for the likeliest token of a row, 0 for filtered ones."""
     temperature = _column(scores, [max(s.temperature, _COLDEST) for s in samplings])[:, None]
     weights = scores.sub_(scores.amax(-1, keepdim=True)).div_(temperature).exp_()
     if any(s.min_p > 0 for s in samplings):

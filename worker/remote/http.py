@@ -138,8 +138,7 @@ class Http:
             raise
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-        """Yield the data of the server-sent events until `[DONE]`. Raises Refused, ProtocolViolation,
-        EngineUnavailable."""
+        """Yield the data of the server-sent events. Raises Refused, ProtocolViolation, EngineUnavailable."""
         try:
             async with self._client.stream("POST", path, json=body) as answer:
                 if answer.status_code in REFUSED:

@@ -89,7 +89,6 @@ class OpenAiApi:
         return True
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
-        """Closing the stream is the only way to end a request there."""
         wire = self._wire
         if wire is None:
             _, wire = await self._learn()

@@ -59,8 +59,6 @@ class _Choice:
 
 
 class _Since(NamedTuple):
-    """The time from which the server computes exactly what is planned."""
-
     # Arrival of the last step's tokens, or the time of the request for the prompts.
     at_s: float
     prompts: frozenset[SeqId] = frozenset()
@@ -145,7 +143,7 @@ class RemoteRunner(StepRunner):
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
-        """End streams without a row for UNPLANNED steps; the longest idle ones earlier, if planned rows need their
+        """End streams without a row for UNPLANNED steps, and the longest idle ones if planned rows need their
         places."""
         planned, idle = {row.seq for row in rows}, []
         for seq, choice in self._choices.items():

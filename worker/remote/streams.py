@@ -1,5 +1,4 @@
-"""The open requests at a server, each a task on a separate thread's event loop, with its tokens for the engine's
-thread.
+"""The open requests at a server, each a task on a separate thread's event loop.
 
 Replies are not trusted: ids outside the vocabulary, more tokens than requested, a wrong count, or a long silence end
 the stream as broken."""
@@ -107,8 +106,8 @@ class Streams:
         self._thread.start()
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object] = lambda _: None) -> None:
-        """Set callbacks, which run on the streams' thread: for a server that becomes unreachable or returns, and for a
-        replaced one, which receives no further requests."""
+        """Set callbacks, called from the streams' thread if the server becomes unreachable or returns, and if it was
+        replaced."""
         self._monitor.on_presence, self._monitor.on_change = on_presence, on_change
         self._loop.call_soon_threadsafe(self._begin_watching)
 
@@ -163,7 +162,6 @@ class Streams:
         return stream.tokens.popleft() if stream is not None and stream.tokens else None
 
     def end_of(self, seq: SeqId) -> tuple[StreamEnd, str] | None:
-        """Return the outcome and its reason, once all tokens were taken, and forget the stream."""
         stream = self._streams.get(seq)
         if stream is None or stream.end is None or stream.tokens:
             return None

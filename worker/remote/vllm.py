@@ -47,8 +47,6 @@ class _LogProbs(msgspec.Struct):
 
 
 class _ProbeResult(NamedTuple):
-    """The result of the grammar probe, valid for one server process."""
-
     started: bytes
     takes_grammars: bool
     resumes_grammars: bool
@@ -124,7 +122,6 @@ class VllmApi:
         return came == rest[begun:]
 
     async def is_up(self) -> bool:
-        """Return whether it is healthy. Its facts, which are checked with this, say what it serves."""
         return await self._http.is_healthy("/health")
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:

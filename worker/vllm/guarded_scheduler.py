@@ -1,5 +1,4 @@
-"""vLLM's scheduler with hooks of ours, none of which can end the engine: after the first fault vLLM's own order
-applies."""
+"""vLLM's scheduler with hooks of ours, none of which can end the engine: after a fault vLLM's own order applies."""
 
 import logging
 from abc import abstractmethod
@@ -75,8 +74,7 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
         return self._begins(request) if is_ready and awaits_grammar else is_ready
 
     def _begins(self, request: Request) -> bool:
-        """Feed a grammar the output of an earlier run, which is now the end of the prompt; a mismatch ends the
-        request."""
+        """Feed a grammar the output of an earlier run, now the end of the prompt; a mismatch ends the request."""
         begun = begun_of(request.sampling_params.extra_args)
         if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR

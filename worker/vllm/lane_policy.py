@@ -148,7 +148,6 @@ class LanePolicy:
         return self._rank(claim, progress, counter, 0 if keeps_floor else 1, counter)
 
     def running_rank(self, claim: Claim, progress: Progress) -> Rank:
-        """Return the rank of a running request: the last one yields first, and gets a step's tokens last."""
         return self._rank(claim, progress, self._counter(claim), 1, -progress.computed)
 
     def _rank(self, claim: Claim, progress: Progress, counter: float, floor: int, cost: float) -> Rank:

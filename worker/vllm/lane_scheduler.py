@@ -146,7 +146,6 @@ class LaneScheduler(GuardedScheduler):
         self._lacking = lacking
 
     def _lack(self) -> dict[int, int]:
-        """Return the slots missing from the floors of lanes with waiting work, by rank."""
         running = Counter([self._claim(one).lane.rank for one in self.running])
         lacking = {rank: floor - running[rank] for rank, floor in self._floors.items() if running[rank] < floor}
         if lacking:
