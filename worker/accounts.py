@@ -5,9 +5,6 @@ block that several sequences share counts for each. Used only on the event loop.
 
 from fairlane.scheduler.planner.steps import SeqId, StepPlan
 
-# Number of blocks, and since when, in ms.
-BlockHold = tuple[int, float]
-
 
 class JobAccount:
     """One job's consumption, over all its choices."""
@@ -17,7 +14,8 @@ class JobAccount:
     def __init__(self) -> None:
         self.gpu_ms = 0.0
         self.block_ms = 0.0
-        self._held: dict[int, BlockHold] = {}
+        # By choice: the number of blocks, and since when, in ms.
+        self._held: dict[int, tuple[int, float]] = {}
 
     def set_blocks(self, choice: int, blocks: int, now_ms: float) -> None:
         before = self._held.get(choice)

@@ -13,13 +13,7 @@ import msgspec
 from fairlane.common.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
 from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES, KEPT_TENANT_BYTES, MAX_COMPILED_BYTES
-from fairlane.scheduler.protocol.settings import (
-    ByteSize,
-    Port,
-    SharedSettings,
-    load,
-    read_document,
-)
+from fairlane.scheduler.protocol.settings import ByteSize, Port, SharedSettings, load, read_document
 from fairlane.scheduler.protocol.settings_help import described, process_parser
 from fairlane.store import urls
 

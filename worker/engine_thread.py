@@ -24,7 +24,6 @@ from fairlane.worker.reports import Dropped, JobChange, Report, ReportBuilder, W
 
 _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-# Bytes read from the pipe at once; each byte is one wake-up.
 _WAKE_UPS_AT_ONCE = 4096
 T = TypeVar("T")
 # Pause of the engine when none of its sequences can run, for example because all are paused.
@@ -85,12 +84,7 @@ class EngineThread:
     """Runs the engine whenever it has work. The event loop calls `send`, `hold` and `hand_back`."""
 
     def __init__(
-        self,
-        engine: Engine,
-        worker_id: str,
-        *,
-        measured: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        self, engine: Engine, worker_id: str, *, measured: bool = True, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._engine = engine
         engine.on_ready = self.send  # the thread then checks again whether a step can run
@@ -197,7 +191,9 @@ class EngineThread:
             return True  # a query must not shorten the pause
         self._audited = not (commands or self._can_step)
         if self._audited:
-            self._audit()
+            # Raises IntegrityError, which ends this worker; another one continues its jobs.
+            self._engine.planner.check_integrity()
+            self._report(audited=True)
         if not self._can_step:
             return True
         began_ms = self._clock() * 1e3
@@ -214,11 +210,6 @@ class EngineThread:
             except Exception as error:  # noqa: BLE001
                 self._call_on_loop(partial(_refuse, reply, error))
         return bool(queries)
-
-    def _audit(self) -> None:
-        # Raises IntegrityError, which ends this worker; another one continues its jobs.
-        self._engine.planner.check_integrity()
-        self._report(audited=True)
 
     def _report(
         self,

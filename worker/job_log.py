@@ -4,15 +4,10 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from fairlane.common.log_lines import Facts, about
-from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome
 from fairlane.worker.reports import EngineObserver, Report
 
 log = logging.getLogger(__name__)
-
-
-def log_extra(job: Job) -> Mapping[str, Facts]:
-    """Return the `extra` of a log record about a job."""
-    return about(job.request_id, job.traceparent)
 
 
 class JobLog(EngineObserver):
@@ -22,7 +17,8 @@ class JobLog(EngineObserver):
         self._of: dict[str, Mapping[str, Facts]] = {}
 
     def took(self, leases: Iterable[Lease]) -> None:
-        self._of.update((lease.job.job_id, log_extra(lease.job)) for lease in leases)
+        for job in [lease.job for lease in leases]:
+            self._of[job.job_id] = about(job.request_id, job.traceparent)
 
     def lost(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:

@@ -25,9 +25,7 @@ class Phase(StrEnum):
 
 
 MOVES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.SERVING: frozenset(
-        {Phase.ENGINE_AWAY, Phase.DRAINING, Phase.REPLACED, Phase.LEAVING, Phase.FAILED},
-    ),
+    Phase.SERVING: frozenset({Phase.ENGINE_AWAY, Phase.DRAINING, Phase.REPLACED, Phase.LEAVING, Phase.FAILED}),
     Phase.ENGINE_AWAY: frozenset({Phase.SERVING, Phase.DRAINING, Phase.REPLACED, Phase.LEAVING, Phase.FAILED}),
     Phase.DRAINING: frozenset(
         {Phase.SERVING, Phase.ENGINE_AWAY, Phase.DRAINED, Phase.REPLACED, Phase.LEAVING, Phase.FAILED}

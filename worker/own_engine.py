@@ -9,8 +9,7 @@ import msgspec
 import torch
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.protocol.messages import ModelCard
-from fairlane.worker.config import WorkerSection, WorkerSettings
+from fairlane.worker.config import WorkerSettings
 from fairlane.worker.embedding.open import open_embedder
 from fairlane.worker.engine.build import build_engine
 from fairlane.worker.engine.engine import OpenedEngine
@@ -27,22 +26,21 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     files = resolve(settings.model, settings.models_directory)
     if is_embedder(files.directory):
         return open_embedder(settings, files)
-    card, grammars = _with_grammars(model_card(files, draws=section.generation_config), section)
+    card = model_card(files, draws=section.generation_config)
+    grammars: Grammars | None = None
+    try:
+        grammars = Grammars(
+            card, most_bytes=section.grammar_memory, most_tenant_bytes=section.grammar_memory_per_tenant
+        )
+    except ValueError as error:
+        log.warning("grammars are disabled, because the tokenizer does not support them: %s", error)
+        card = msgspec.structs.replace(card, takes_grammars=False)
     with ThreadPoolExecutor(1) as aside:  # hashing the weights overlaps with loading them
         weights = aside.submit(weights_digest, files.directory)
         engine, precision = build_engine(files, section, settings.lanes.lanes(), costs, grammars)
         with reading(files.name):
             card = msgspec.structs.replace(card, fingerprint=fingerprint(weights.result(), precision))
     return OpenedEngine(engine, card, costs, section.max_step_tokens)
-
-
-def _with_grammars(card: ModelCard, section: WorkerSection) -> tuple[ModelCard, Grammars | None]:
-    try:
-        kept = section.grammar_memory, section.grammar_memory_per_tenant
-        return card, Grammars(card, most_bytes=kept[0], most_tenant_bytes=kept[1])
-    except ValueError as error:
-        log.warning("grammars are disabled, because the tokenizer does not support them: %s", error)
-        return msgspec.structs.replace(card, takes_grammars=False), None
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:

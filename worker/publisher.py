@@ -92,10 +92,7 @@ def merged(older: Publication, newer: Publication) -> Publication:
     for event in newer.events:
         _append(events, event)
     return newer._replace(
-        events=tuple(events),
-        tokens=token_runs(events),
-        cost=older.cost + newer.cost,
-        ends=newer.ends or older.ends,
+        events=tuple(events), tokens=token_runs(events), cost=older.cost + newer.cost, ends=newer.ends or older.ends
     )
 
 

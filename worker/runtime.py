@@ -126,11 +126,7 @@ def _about(opened: OpenedEngine) -> WorkerStatus:
 
 
 def _observers(
-    settings: WorkerSettings,
-    environ: Mapping[str, str],
-    opened: OpenedEngine,
-    metrics: Metrics,
-    traces: Traces | None,
+    settings: WorkerSettings, environ: Mapping[str, str], opened: OpenedEngine, metrics: Metrics, traces: Traces | None
 ) -> list[EngineObserver]:
     observers: list[EngineObserver] = [JobLog()] if traces is None else [JobLog(), traces]
     sizes = opened.engine.planner.pool_sizes

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from fairlane.common.log_lines import about
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.block_map import WatchBlocks
 from fairlane.scheduler.protocol.messages import Drain, ForgetPrompts, Lease, ModelCard, Undrain, WorkerStatus
@@ -20,7 +21,6 @@ from fairlane.store.retry import StoreLink
 from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine_thread import Drop, EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.job_log import log_extra
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
 from fairlane.worker.publisher import Publisher
@@ -35,10 +35,6 @@ ANNOUNCE_S = 600.0
 HEARTBEATS_PER_LEASE = 4
 # An engine that has work but completes no step for this long is considered failed.
 STUCK_S = 300.0
-
-
-class EngineStuck(RuntimeError):
-    """The engine thread does not respond."""
 
 
 class WorkerServer:
@@ -150,7 +146,8 @@ class WorkerServer:
         Such a job is returned once, since it may fit elsewhere; the second time the planner ends it."""
         large = self._leases.too_large(leases, capacity)
         for job in large:
-            log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=log_extra(job))
+            extra = about(job.request_id, job.traceparent)
+            log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=extra)
         if large:
             await self._release([job.job_id for job in large])
         return [lease for lease in leases if lease.job not in large]
@@ -273,7 +270,7 @@ class WorkerServer:
     def _check_engine(self) -> None:
         silent_s = asyncio.get_running_loop().time() - self._last_turn_s
         if not self._idle.is_set() and not self._publisher.is_full and silent_s > STUCK_S:
-            self._failed(EngineStuck(f"no step ended for {silent_s:.0f} s"))
+            self._failed(TimeoutError(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))

@@ -8,16 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from operator import sub
-from typing import NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from fairlane.common.otlp_metrics import exported_over_otlp
 from fairlane.scheduler.planner.costs import CostModel
@@ -35,7 +27,7 @@ from fairlane.scheduler.protocol.messages import (
     YieldMode,
 )
 from fairlane.worker.engine.engine import StepReport
-from fairlane.worker.reports import EngineObserver, LaneTokens, Report
+from fairlane.worker.reports import EngineObserver, Report
 
 SERVICE = "fairlane-worker"
 VERSION = metadata.version("fairlane")
@@ -119,11 +111,9 @@ class PreemptionCosts(EngineObserver):
     def _resumed(self, seq: SeqId, copy_ms: float) -> None:
         preempted = self._preempted.get(seq)
         if preempted is not None and preempted.mode == "swap":
-            preempted.actual_ms += copy_ms * self._blocks(preempted.first, preempted.end)
+            blocks = -(-preempted.end // self._block_size) - preempted.first // self._block_size
+            preempted.actual_ms += copy_ms * blocks
             self._completed(seq)
-
-    def _blocks(self, first: int, end: int) -> int:
-        return -(-end // self._block_size) - first // self._block_size
 
     def _recomputed(self, row: Row, plan: StepPlan, run_ms: float) -> None:
         preempted = self._preempted.get(row.seq)
@@ -141,21 +131,13 @@ class PreemptionCosts(EngineObserver):
 
     def _completed(self, seq: SeqId) -> None:
         preempted = self._preempted.pop(seq)
-        if preempted.predicted_ms <= 0.0:
-            return
-        cost = PreemptionCost(preempted.mode, preempted.predicted_ms, preempted.actual_ms)
-        self._on_found(cost)
+        if preempted.predicted_ms > 0.0:
+            self._on_found(PreemptionCost(preempted.mode, preempted.predicted_ms, preempted.actual_ms))
 
     def _leave(self, job_ids: Iterable[str]) -> None:
         gone = set(job_ids)
         for seq in [seq for seq in self._preempted if seq.job_id in gone]:
             del self._preempted[seq]
-
-
-class _Makers(NamedTuple):
-    gauge: "partial[Gauge]"
-    counter: "partial[Counter]"
-    histogram: "partial[Histogram]"
 
 
 class Metrics(EngineObserver):
@@ -167,12 +149,13 @@ class Metrics(EngineObserver):
         self._about = about
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        to = self.registry
-        make = _Makers(partial(Gauge, registry=to), partial(Counter, registry=to), partial(Histogram, registry=to))
-        self._of_steps(make)
-        self._of_kv(make)
-        self._of_jobs(make)
-        build = make.gauge(
+        self._gauge = partial(Gauge, registry=self.registry)
+        self._counter = partial(Counter, registry=self.registry)
+        self._histogram = partial(Histogram, registry=self.registry)
+        self._add_step_metrics()
+        self._add_kv_metrics()
+        self._add_job_metrics()
+        build = self._gauge(
             "fairlane_worker_build_info",
             "1, with the version of Fairlane and of Python, the model and the engine as labels.",
             ["version", "python", "model", "engine"],
@@ -197,76 +180,76 @@ class Metrics(EngineObserver):
             for kind in ("prefill", "output"):
                 self.tokens.labels(lane, kind)
 
-    def _of_steps(self, make: _Makers) -> None:
-        self.step = make.histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
-        self.predicted = make.histogram(
+    def _add_step_metrics(self) -> None:
+        self.step = self._histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
+        self.predicted = self._histogram(
             "fairlane_worker_step_predicted_seconds",
             "Time that the cost model expected a step to take, in seconds.",
             buckets=_STEP_S,
         )
-        self.copies = make.counter(
+        self.copies = self._counter(
             "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting, in seconds."
         )
-        self.rows = make.histogram("fairlane_worker_batch_rows", "Number of sequences in a step.", buckets=_ROWS)
-        self.tokens = make.counter(
+        self.rows = self._histogram("fairlane_worker_batch_rows", "Number of sequences in a step.", buckets=_ROWS)
+        self.tokens = self._counter(
             "fairlane_worker_tokens", "Number of tokens computed; `kind` is prefill or output.", ["lane", "kind"]
         )
-        self.sequences = make.gauge(
+        self.sequences = self._gauge(
             "fairlane_worker_sequences", "Number of sequences in the worker by lane and state.", ["lane", "state"]
         )
-        self.waiting = make.gauge(
+        self.waiting = self._gauge(
             "fairlane_worker_requests_waiting", "Number of sequences in the worker that do not run."
         )
-        self.running = make.gauge("fairlane_worker_requests_running", "Number of sequences that run.")
-        waits = make.gauge(
+        self.running = self._gauge("fairlane_worker_requests_running", "Number of sequences that run.")
+        waits = self._gauge(
             "fairlane_worker_waits", "Number of sequences that the last step gave no row, by reason.", ["reason"]
         )
         self.waits = {reason: waits.labels(reason) for reason in WaitReason}
 
-    def _of_kv(self, make: _Makers) -> None:
-        self.blocks = make.gauge("fairlane_worker_kv_blocks", "Number of KV blocks.", ["pool", "state"])
-        self.kv_usage = make.gauge(
+    def _add_kv_metrics(self) -> None:
+        self.blocks = self._gauge("fairlane_worker_kv_blocks", "Number of KV blocks.", ["pool", "state"])
+        self.kv_usage = self._gauge(
             "fairlane_worker_kv_usage_ratio",
             "Share of a pool's KV blocks that sequences hold, as a ratio from 0 to 1; "
             "blocks that are only cached count as free.",
             ["pool"],
         )
-        config = make.gauge(
+        config = self._gauge(
             "fairlane_worker_cache_config_info",
             "1, with the number of tokens in a KV block and the number of blocks on the device as labels.",
             ["block_size", "num_gpu_blocks"],
         )
         config.labels(str(self._about.block_size), str(self._about.blocks_total)).set(1)
-        self.prefix_blocks = make.gauge(
+        self.prefix_blocks = self._gauge(
             "fairlane_worker_prefix_blocks", "Number of KV blocks kept as cached prefixes; these are free, too."
         )
-        self.prefix_hits = make.counter(
+        self.prefix_hits = self._counter(
             "fairlane_worker_prefix_hits", "Number of jobs that ended and had a part of their prompt cached."
         )
-        self.prefix_tokens = make.counter(
+        self.prefix_tokens = self._counter(
             "fairlane_worker_prefix_tokens", "Number of prompt tokens of ended jobs that were cached."
         )
-        self.audits = make.counter(
+        self.audits = self._counter(
             "fairlane_worker_kv_audits", "Number of idle audits that found every KV block accounted for."
         )
 
-    def _of_jobs(self, make: _Makers) -> None:
-        self.preemptions = make.counter("fairlane_worker_preemptions", "Number of preemptions.", ["mode"])
-        self.preempted_blocks = make.counter(
+    def _add_job_metrics(self) -> None:
+        self.preemptions = self._counter("fairlane_worker_preemptions", "Number of preemptions.", ["mode"])
+        self.preempted_blocks = self._counter(
             "fairlane_worker_preempted_blocks", "Number of KV blocks that preemptions freed.", ["mode"]
         )
-        self.stall = make.histogram(
+        self.stall = self._histogram(
             "fairlane_worker_stall_seconds", "Time from preempted to resumed, in seconds.", buckets=_STALL_S
         )
-        self.preemption_cost = make.histogram(
+        self.preemption_cost = self._histogram(
             "fairlane_worker_preemption_cost_ratio",
             "Time that preemptions cost, as a ratio to what was expected.",
             ["mode"],
             buckets=_RATIO,
         )
-        self.taken = make.counter("fairlane_worker_jobs_taken", "Number of jobs taken.", ["lane"])
-        self.ended = make.counter("fairlane_worker_jobs_ended", "Number of jobs ended here.", ["outcome"])
-        self.lost_jobs = make.counter("fairlane_worker_jobs_lost", "Number of jobs refused or returned to the queue.")
+        self.taken = self._counter("fairlane_worker_jobs_taken", "Number of jobs taken.", ["lane"])
+        self.ended = self._counter("fairlane_worker_jobs_ended", "Number of jobs ended here.", ["outcome"])
+        self.lost_jobs = self._counter("fairlane_worker_jobs_lost", "Number of jobs refused or returned to the queue.")
 
     def took(self, leases: Iterable[Lease]) -> None:
         for lease in leases:
@@ -299,7 +282,9 @@ class Metrics(EngineObserver):
                 self._count_events(publication.events)
         if report.step is not None and report.ran:
             self._stepped(report.step)
-            self._computed(report.tokens)
+            for lane, tokens in report.tokens.items():
+                self.tokens.labels(lane, "prefill").inc(tokens.prefill)
+                self.tokens.labels(lane, "output").inc(tokens.output)
 
     def _stepped(self, step: StepReport) -> None:
         plan, result = step.plan, step.result
@@ -309,11 +294,6 @@ class Metrics(EngineObserver):
         self.rows.observe(len(plan.rows))
         for reason, gauge in self.waits.items():
             gauge.set(plan.waits.get(reason, 0))
-
-    def _computed(self, by_lane: Mapping[str, LaneTokens]) -> None:
-        for lane, tokens in by_lane.items():
-            self.tokens.labels(lane, "prefill").inc(tokens.prefill)
-            self.tokens.labels(lane, "output").inc(tokens.output)
 
     def _count_events(self, events: Iterable[Event]) -> None:
         for event in events:

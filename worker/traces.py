@@ -15,15 +15,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fairlane.common.otlp import span_exporter
-from fairlane.scheduler.protocol.messages import (
-    Finished,
-    Lease,
-    Outcome,
-    Paused,
-    Preempted,
-    Resumed,
-    TokenDelta,
-)
+from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.reports import EngineObserver, Report
 from fairlane.worker.telemetry import SERVICE, VERSION
@@ -53,11 +45,7 @@ class Traces(EngineObserver):
     """Creates the spans. Used only on the event loop."""
 
     def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
-        about = {
-            SERVICE_NAME: SERVICE,
-            SERVICE_INSTANCE_ID: worker_id,
-            SERVICE_VERSION: VERSION,
-        }
+        about = {SERVICE_NAME: SERVICE, SERVICE_INSTANCE_ID: worker_id, SERVICE_VERSION: VERSION}
         self._provider = TracerProvider(resource=Resource.create(about))
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("fairlane.worker")

@@ -13,7 +13,7 @@ from fairlane.worker.attention.backends import fastest_backends
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.cuda_graphs import with_graphs
-from fairlane.worker.model.fused import FusedModel, take_weights
+from fairlane.worker.model.fused import FusedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -143,7 +143,7 @@ def make_stand(name: str, *, rows: int, blocks: int, host_slots: int) -> Stand:
     shape = KVShape(config.num_hidden_layers, config.num_key_value_heads, config.head_dim, torch.bfloat16)
     fused = FusedModel(
         name,
-        take_weights(causal_lm),
+        causal_lm,
         shape,
         context_length=config.max_position_embeddings,
         backend=next(fastest_backends(shape, device)),

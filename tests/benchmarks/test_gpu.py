@@ -10,7 +10,7 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.kv.cache import KVCache
-from fairlane.worker.model.fused import FusedModel, take_weights
+from fairlane.worker.model.fused import FusedModel
 from fairlane.worker.model.reference import TransformersModel, register_attention
 
 CEILINGS = Ceilings(bytes_per_s=1e9, flops_per_s=1e9, out_bytes_per_s=1e9, in_bytes_per_s=1e9)
@@ -32,7 +32,7 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
     config = transformers.LlamaConfig(**SHAPES["1B"] | small | {"num_attention_heads": 2, "num_key_value_heads": 1})
     causal_lm = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fairlane_paged")
     shape = TransformersModel("tiny", causal_lm.eval().requires_grad_(False)).shape
-    fused = FusedModel("tiny", take_weights(causal_lm), shape, context_length=256)
+    fused = FusedModel("tiny", causal_lm, shape, context_length=256)
     cache = KVCache(shape, blocks=64, host_slots=8, block_size=BLOCK_SIZE)
     return Stand("tiny", causal_lm, fused, cache, Runner(fused, cache))
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import torch
+from torch import Tensor
 
 from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.kv.cache import KVCache
@@ -12,7 +12,7 @@ from fairlane.worker.kv.cache import KVCache
 class Metadata(NamedTuple):
     """A description of one step's rows, prepared once and read by every layer."""
 
-    tensors: list[torch.Tensor]
+    tensors: list[Tensor]
     numbers: list[int]
 
 
@@ -31,11 +31,11 @@ class AttentionBackend(Protocol):
 
     def attend(
         self,
-        query: torch.Tensor,  # [tokens, heads, head_dim]
-        key: torch.Tensor,  # [tokens, kv_heads, head_dim]
-        value: torch.Tensor,  # [tokens, kv_heads, head_dim]
-        kv: torch.Tensor,  # [blocks, 2, block_size, kv_heads, head_dim], one layer's view of the cache; written
+        query: Tensor,  # [tokens, heads, head_dim]
+        key: Tensor,  # [tokens, kv_heads, head_dim]
+        value: Tensor,  # [tokens, kv_heads, head_dim]
+        kv: Tensor,  # [blocks, 2, block_size, kv_heads, head_dim], one layer's view of the cache; written
         metadata: Metadata,
         scaling: float,
-    ) -> torch.Tensor:  # [tokens, heads, head_dim], fresh memory
+    ) -> Tensor:  # [tokens, heads, head_dim], fresh memory
         """Write `key` and `value` to their slots, then attend causally within each row's sequence."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.attention.base import Metadata
@@ -27,14 +28,8 @@ class CpuKernel:
         return Metadata([cache.slots(rows), table, cache.tables.flat], [layout.longest])
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        kv: torch.Tensor,
-        metadata: Metadata,
-        scaling: float,
-    ) -> torch.Tensor:
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, metadata: Metadata, scaling: float
+    ) -> Tensor:
         slots, rows, tables = metadata.tensors
         tokens, heads, head_dim = query.shape
         for states in (query, key, value):

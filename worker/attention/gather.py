@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from fairlane.scheduler.planner.steps import Row
@@ -37,14 +38,8 @@ class SdpaGather:
         return Metadata(tensors, numbers)
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        kv: torch.Tensor,
-        metadata: Metadata,
-        scaling: float,
-    ) -> torch.Tensor:
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, metadata: Metadata, scaling: float
+    ) -> Tensor:
         slots, *gathers = metadata.tensors
         pages = _page_view(kv)
         _write(pages, slots, key, value)
@@ -77,7 +72,7 @@ def _triples(numbers: list[int]) -> Iterator[tuple[int, int, int]]:
     return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
 
-def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
+def _mask(piece: Sequence[Row], cache: KVCache) -> Tensor:
     width = max(len(row.block_table) for row in piece) * cache.block_size
     own = [row.first_position + index for row in piece for index in range(len(row.token_ids))]
     hidden = torch.arange(width) > torch.tensor(own)[:, None]
@@ -85,7 +80,7 @@ def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
     return mask[:, None, None, :] if _kind(piece) == _SINGLES else mask
 
 
-def _page_view(kv: torch.Tensor) -> torch.Tensor:
+def _page_view(kv: Tensor) -> Tensor:
     """View one layer's memory as pages [pages, block_size, kv_heads, head_dim], among the other layers' pages."""
     block_size, kv_heads, head_dim = kv.shape[2:]
     page = block_size * kv_heads * head_dim
@@ -93,35 +88,31 @@ def _page_view(kv: torch.Tensor) -> torch.Tensor:
     return kv.as_strided((count, block_size, kv_heads, head_dim), (page, kv_heads * head_dim, head_dim, 1))
 
 
-def _write(pages: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+def _write(pages: Tensor, slots: Tensor, key: Tensor, value: Tensor) -> None:
     lines = pages.view(-1, key.shape[1], key.shape[2])
     lines.index_copy_(0, slots, key)
     lines.index_copy_(0, slots + pages.shape[1], value)  # a block's value page follows its key page
 
 
-def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+def _gather(pages: Tensor, table: Tensor) -> Tensor:
     # [rows, kv_heads, positions, head_dim]
     found = pages.index_select(0, table.flatten())
     return found.view(table.shape[0], -1, *pages.shape[2:]).transpose(1, 2)
 
 
-def _attend_singles(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
-) -> torch.Tensor:
+def _attend_singles(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
     # Heads that share a key head become its queries, which avoids a copy.
     folded = query.reshape(len(query), keys.shape[1], -1, query.shape[2])
     return scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling).flatten(1, 2)
 
 
-def _attend_chunk(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
-) -> torch.Tensor:
+def _attend_chunk(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
     lifted = query.transpose(0, 1)[None]
     out = scaled_dot_product_attention(lifted, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)
 
 
-def _attend_whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
+def _attend_whole(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
     out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)

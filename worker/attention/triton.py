@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.attention.base import Metadata
@@ -35,27 +36,22 @@ class TritonPaged:
         from fairlane.worker.attention.triton_kernels import TILE_FIELDS, cut_tiles, tile_tokens
 
         singles = sum(len(row.token_ids) == 1 for row in rows)
+        widest = max([len(row.block_table) for row in rows])
         contexts = array("i", [row.context_length for row in rows[:singles]])
         tiles = array("i", cut_tiles(rows[singles:], singles, tile_tokens(cache.dtype, cache.shape.head_dim)))
         return Metadata(
             [
                 cache.slots(rows),
                 upload(int32(contexts), cache.device),
-                upload(_tables(rows, cache), cache.device),
+                upload(torch.from_numpy(cache.tables.lines(rows, table_width(widest))), cache.device),
                 upload(int32(tiles).view(len(tiles) // TILE_FIELDS, TILE_FIELDS), cache.device),
             ],
             [singles],
         )
 
     def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        kv: torch.Tensor,
-        metadata: Metadata,
-        scaling: float,
-    ) -> torch.Tensor:
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, metadata: Metadata, scaling: float
+    ) -> Tensor:
         from fairlane.worker.attention import triton_kernels
 
         slots, contexts, tables, tiles = metadata.tensors
@@ -80,11 +76,6 @@ def serves(shape: KVShape, device: torch.device) -> bool:
         and find_spec("triton") is not None
         and torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
     )
-
-
-def _tables(rows: Sequence[Row], cache: KVCache) -> torch.Tensor:
-    widest = max([len(row.block_table) for row in rows])
-    return torch.from_numpy(cache.tables.lines(rows, table_width(widest)))
 
 
 def table_width(blocks: int) -> int:

@@ -7,9 +7,8 @@ import torch
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
-from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.worker.config import WorkerSettings
-from fairlane.worker.embedding.pooling import EmbedderParts, read_parts
+from fairlane.worker.embedding.pooling import read_parts
 from fairlane.worker.embedding.runner import EmbeddingRunner
 from fairlane.worker.engine.engine import Engine, OpenedEngine
 from fairlane.worker.model.files import ModelFiles, fingerprint, model_card, reading, weights_digest
@@ -27,13 +26,22 @@ def open_embedder(settings: WorkerSettings, files: ModelFiles) -> OpenedEngine:
     dtype = torch.bfloat16 if section.dtype == "bfloat16" else torch.float32
     with reading(files.name):
         model = AutoModel.from_pretrained(parts.directory, dtype=dtype).to(device).eval()
-        card = _card(inner, parts, int(model.config.hidden_size))
-        card = msgspec.structs.replace(card, fingerprint=fingerprint(weights_digest(parts.directory), str(dtype)))
+        card = model_card(inner)
+        card = msgspec.structs.replace(
+            card,
+            context_length=min(card.context_length, parts.longest_input or card.context_length),
+            chat_template=None,
+            takes_grammars=False,
+            embedding_size=int(model.config.hidden_size),
+            fingerprint=fingerprint(weights_digest(parts.directory), str(dtype)),
+        )
     log.info("embedding model: dimensions=%d max_input_tokens=%d", model.config.hidden_size, card.context_length)
+    # No job waits for KV, which an embedder does not keep. The planner expects one token after each prompt.
+    blocks_each = -(-(card.context_length + 1) // section.block_size)
     planner = Planner(
         lanes=settings.lanes.lanes(),
         block_size=section.block_size,
-        blocks=section.max_sequences * _blocks_each(card, section.block_size),
+        blocks=section.max_sequences * blocks_each,
         host_slots=0,
         max_sequences=section.max_sequences,
         max_step_tokens=section.max_step_tokens,
@@ -46,16 +54,3 @@ def open_embedder(settings: WorkerSettings, files: ModelFiles) -> OpenedEngine:
         max_batch_tokens=max(card.context_length, section.max_step_tokens),
     )
     return OpenedEngine(Engine(planner, runner), card, costs, section.max_step_tokens)
-
-
-def _card(files: ModelFiles, parts: EmbedderParts, size: int) -> ModelCard:
-    card = model_card(files)
-    longest = min(card.context_length, parts.longest_input or card.context_length)
-    return msgspec.structs.replace(
-        card, context_length=longest, chat_template=None, takes_grammars=False, embedding_size=size
-    )
-
-
-def _blocks_each(card: ModelCard, block_size: int) -> int:
-    # The planner's pool is sized so that no job waits for KV, which an embedder does not keep.
-    return -(-(card.context_length + 1) // block_size)

@@ -26,7 +26,6 @@ from fairlane.worker.model.select import load_fastest, precision
 # Blocks copied ahead in a step: twice what 64 decodes fill at 16 tokens per block, and a fraction of what a link moves.
 COPIES_AHEAD = 8
 
-# No step of the measurement begins after this time.
 CALIBRATION_S = 0.2
 # Blocks copied out and back, the largest number first, since the first use of memory is slow.
 _COPIED = (32, 8, 1)
@@ -70,17 +69,15 @@ def build_engine(
 
 def _make_cache(model: Model, section: WorkerSection) -> KVCache:
     block_size = section.block_size
-    sizes = size_pools(
+    blocks, host_slots = size_pools(
         model.shape.block_bytes(block_size),
         device=model.device,
         kv_bytes=section.kv_memory,
         host_bytes=section.host_kv_memory,
         most_blocks=section.max_sequences * -(-model.context_length // block_size),
     )
-    _log.info("KV cache: %d blocks of %d tokens, %d host slots", sizes.blocks, block_size, sizes.host_slots)
-    return KVCache(
-        model.shape, blocks=sizes.blocks, host_slots=sizes.host_slots, block_size=block_size, device=model.device
-    )
+    _log.info("KV cache: %d blocks of %d tokens, %d host slots", blocks, block_size, host_slots)
+    return KVCache(model.shape, blocks=blocks, host_slots=host_slots, block_size=block_size, device=model.device)
 
 
 def planner_for(

@@ -62,9 +62,6 @@ class StepReport:
         events: list[Event] = [*self.plan.events]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
             job_id, choice = produced.seq
-            if produced.seq in embeddings:
-                events.append(_embedded(job_id, epoch, embeddings[produced.seq]))
-                continue
             delta = TokenDelta(
                 job_id=job_id,
                 epoch=epoch,
@@ -75,17 +72,14 @@ class StepReport:
                 finish_reason=produced.finish_reason,
                 cached_tokens=produced.cached_tokens,
             )
+            if produced.seq in embeddings:  # its token is a placeholder
+                vector = embeddings[produced.seq]
+                delta = msgspec.structs.replace(delta, token_ids=(), finish_reason="stop", embedding=vector)
             events.append(delta)
         return events
 
     def __repr__(self) -> str:
         return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.epochs)} tokens)"
-
-
-def _embedded(job_id: str, epoch: int, embedding: bytes) -> TokenDelta:
-    return TokenDelta(
-        job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(), finish_reason="stop", embedding=embedding
-    )
 
 
 @dataclass(slots=True)

@@ -52,13 +52,11 @@ class Constraint:
     def __init__(self, matcher: LLMatcher, generated: Iterable[int] = (), budget: MaskBudget | None = None) -> None:
         self._matcher = matcher
         self.budget = MaskBudget() if budget is None else budget
-        # The last mask took long.
         self.is_slow = False
         # Tokens that the matcher has not consumed yet.
         self._unread = [*generated]
         # The batch of masks that contains the next one, and its index there.
         self._pending: tuple[Future[list[Mask]], int] | None = None
-        # Number of consecutive likeliest tokens that were allowed.
         self._allowed_likeliest = 0
 
     def append(self, token_id: int, *, was_likeliest: bool) -> None:

@@ -115,7 +115,8 @@ class Drawn(NamedTuple):
 
 def is_plain(sampling: Sampling) -> bool:
     """Return whether only the likeliest token is ever needed, so that its rows need no `TokenDraw`."""
-    shapes = _penalises(sampling) or _has_min_length(sampling) or bool(sampling.logit_bias)
+    has_min_length = sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
+    shapes = _penalises(sampling) or has_min_length or bool(sampling.logit_bias)
     return sampling.temperature <= 0 and sampling.logprobs is None and not shapes
 
 
@@ -186,10 +187,6 @@ def _splitmix64(words: Words) -> Words:
 def _penalises(sampling: Sampling) -> bool:
     s = sampling
     return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
-
-
-def _has_min_length(sampling: Sampling) -> bool:
-    return sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
 
 
 def _must_continue(draw: TokenDraw) -> bool:

@@ -78,23 +78,10 @@ class KVShape:
         return 2 * self.layers * block_size * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSizes:
-    """The number of blocks in each pool."""
-
-    blocks: int
-    host_slots: int
-
-
 def size_pools(
-    block_bytes: int,
-    *,
-    device: torch.device,
-    kv_bytes: int | None,
-    host_bytes: int | None,
-    most_blocks: int,
-) -> PoolSizes:
-    """Return the number of blocks of both pools, from the configured sizes or, where None, from the free memory.
+    block_bytes: int, *, device: torch.device, kv_bytes: int | None, host_bytes: int | None, most_blocks: int
+) -> tuple[int, int]:
+    """Return the numbers of blocks and of host slots, from the configured sizes or, where None, from the free memory.
 
     `most_blocks` bounds a pool sized from free memory. Raises KVMemoryError if a configured size is not free."""
     free_device, free_host = free_bytes(device)
@@ -103,8 +90,8 @@ def size_pools(
         free_host -= blocks * block_bytes
     host_most = min(most_blocks, _HOST_REPEATS * blocks)
     if host_bytes == 0:
-        return PoolSizes(blocks, 0)
-    return PoolSizes(blocks, _blocks("host_kv_memory", host_bytes, free_host, block_bytes, _HOST_SHARE, host_most))
+        return blocks, 0
+    return blocks, _blocks("host_kv_memory", host_bytes, free_host, block_bytes, _HOST_SHARE, host_most)
 
 
 def free_bytes(device: torch.device) -> tuple[int, int]:

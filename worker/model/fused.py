@@ -4,7 +4,7 @@ Queries, keys and values are one product, gate and up another, and only rows tha
 oneDNN keeps weights packed, which halves the time of small products; its private operators are tried before use."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -107,18 +107,6 @@ class FusedLayer(Generic[Product]):
 
 
 @dataclass(frozen=True, slots=True)
-class FusedWeights:
-    """A whole decoder's weights."""
-
-    embedding: torch.Tensor  # [vocabulary, hidden]
-    layers: Sequence[FusedLayer[Linear]]
-    norm: Norm
-    head: Linear  # hidden to vocabulary
-    rotary: Rotary
-    heads: int
-
-
-@dataclass(frozen=True, slots=True)
 class _StepInputs:
     cosines: torch.Tensor  # [tokens, 1, head_dim]
     sines: torch.Tensor  # the same, the first half negated
@@ -127,33 +115,38 @@ class _StepInputs:
 
 
 class FusedModel:
-    """See `Model`."""
+    """See `Model`. `backend` may be changed between steps. Raises NotLlamaError for a model of another kind."""
 
     def __init__(
-        self, name: str, weights: FusedWeights, shape: KVShape, *, context_length: int, backend: str = "sdpa"
+        self, name: str, causal_lm: "PreTrainedModel", shape: KVShape, *, context_length: int, backend: str = "sdpa"
     ) -> None:
+        raw = RawWeights(causal_lm)
         self.name = name
-        self.vocab_size = len(weights.embedding)
+        self.vocab_size = len(raw.embedding)
         self.context_length = context_length
         self.shape = shape
-        self.device: torch.device = weights.embedding.device
+        self.device: torch.device = raw.embedding.device
         self.backend = backend
-        self._weights = weights
+        self._embedding = _own(raw.embedding)
+        self._layers = [_laid_out(layer) for layer in raw.layers()]
+        self._norm = _own_norm(raw.norm)
+        self._head = make_linear(*raw.head)
+        self._rotary: Rotary = raw.rotary
+        self._heads = raw.heads
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
-        weights = self._weights
-        last = len(weights.layers) - 1
-        hidden = embedding(packed.token_ids, weights.embedding)
+        last = len(self._layers) - 1
+        hidden = embedding(packed.token_ids, self._embedding)
         step = self._step(packed, hidden)
-        for index, (layer, kv) in enumerate(zip(weights.layers, cache.layers, strict=True)):
+        for index, (layer, kv) in enumerate(zip(self._layers, cache.layers, strict=True)):
             attended = self._attend(layer, hidden, kv, step)
             if index == last:
                 hidden, attended = hidden[packed.logit_rows], attended[packed.logit_rows]
             hidden = _feed_forward(layer, layer.output(attended).add_(hidden))
-        return Output(weights.head(weights.norm(hidden)))
+        return Output(self._head(self._norm(hidden)))
 
     def _step(self, packed: Packed, hidden: torch.Tensor) -> _StepInputs:
-        cosines, sines = self._weights.rotary(hidden, packed.positions[None])
+        cosines, sines = self._rotary(hidden, packed.positions[None])
         sines = sines[0, :, None].clone()
         sines[..., : sines.shape[-1] // 2].neg_()
         return _StepInputs(cosines[0, :, None], sines, packed.metadata, BACKENDS[self.backend])
@@ -161,7 +154,7 @@ class FusedModel:
     def _attend(
         self, layer: FusedLayer[Linear], hidden: torch.Tensor, kv: torch.Tensor, step: _StepInputs
     ) -> torch.Tensor:
-        heads, both = self._weights.heads, self._weights.heads + self.shape.kv_heads
+        heads, both = self._heads, self._heads + self.shape.kv_heads
         states = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), -1, self.shape.head_dim)
         turned, value = _rotate(states[:, :both], layer.head_norm, step), states[:, both:]
         query, key = turned[:, :heads], turned[:, heads:]
@@ -207,19 +200,6 @@ class RawWeights:
             yield _layer(layer)
             if self._release:
                 layer.to(device="meta")
-
-
-def take_weights(causal_lm: "PreTrainedModel") -> FusedWeights:
-    """Return the fused and packed weights. Raises NotLlamaError."""
-    raw = RawWeights(causal_lm)
-    return FusedWeights(
-        embedding=_own(raw.embedding),
-        layers=[_laid_out(layer) for layer in raw.layers()],
-        norm=_own_norm(raw.norm),
-        head=make_linear(*raw.head),
-        rotary=raw.rotary,
-        heads=raw.heads,
-    )
 
 
 def _laid_out(raw: FusedLayer[Projection]) -> FusedLayer[Linear]:

@@ -1,5 +1,6 @@
 """The interface of a model, for every implementation: packed rows in, logits of the rows that sample out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -48,8 +49,5 @@ class Model(Protocol):
         """Compute the rows, write their keys and values, and return the logits of those that sample."""
 
 
-class Rotary(Protocol):
-    """A rotary embedding as computed by transformers."""
-
-    def __call__(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the cosines and sines of `positions` [1, tokens], in `like`'s dtype: [1, tokens, head_dim] each."""
+# Cosines and sines [1, tokens, head_dim] of positions [1, tokens], in the dtype of the first argument.
+Rotary = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

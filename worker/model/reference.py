@@ -2,9 +2,6 @@
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -84,18 +81,12 @@ def _rope_types(config: "PreTrainedConfig") -> set[str]:
     return {str(entry["rope_type"]) for entry in nested if "rope_type" in entry}
 
 
-@dataclass(frozen=True, slots=True)
-class _LayerInputs:
-    # Attached to each attention module for a step.
-    kv: torch.Tensor  # [blocks, 2, block_size, kv_heads, head_dim]
-    metadata: Metadata
-
-
 class _AttentionModule(Protocol):
     layer_idx: int
     head_dim: int
     is_causal: bool
-    fairlane_layer: _LayerInputs
+    # Set in each step: the layer's view of the cache, and the metadata.
+    fairlane_layer: tuple[torch.Tensor, Metadata]
 
 
 class TransformersModel:
@@ -120,7 +111,7 @@ class TransformersModel:
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         for module, kv in zip(self._modules, cache.layers, strict=True):
-            module.fairlane_layer = _LayerInputs(kv, packed.metadata)
+            module.fairlane_layer = kv, packed.metadata
         output = self.causal_lm(
             input_ids=packed.token_ids[None],
             position_ids=packed.positions[None],
@@ -131,19 +122,14 @@ class TransformersModel:
 
     def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
         """Return the last token's logits by transformers' own attention, without any cache: [vocabulary]."""
-        with self._own_attention():
-            ids = torch.tensor([token_ids], device=self.device)
+        ids = torch.tensor([token_ids], device=self.device)
+        self.causal_lm.set_attn_implementation("eager")
+        try:
             output = self.causal_lm(
                 input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1
             )
-        logits: torch.Tensor = output.logits[0, -1]
-        return logits
-
-    @contextmanager
-    def _own_attention(self) -> Iterator[None]:
-        self.causal_lm.set_attn_implementation("eager")
-        try:
-            yield
+            logits: torch.Tensor = output.logits[0, -1]
+            return logits
         finally:
             self.causal_lm.set_attn_implementation(ATTENTION)
 
@@ -218,11 +204,11 @@ def _attend(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    layer = module.fairlane_layer
+    kv, metadata = module.fairlane_layer
     _refuse_unserved(others)
     queries, keys, values = (packed[0].transpose(0, 1) for packed in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended = BACKENDS[REFERENCE].attend(queries, keys, values, layer.kv, layer.metadata, scale)
+    attended = BACKENDS[REFERENCE].attend(queries, keys, values, kv, metadata, scale)
     return attended[None], None
 
 

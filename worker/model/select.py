@@ -18,7 +18,7 @@ from fairlane.worker.attention.backends import fastest_backends, in_short
 from fairlane.worker.errors import ModelError
 from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.files import ModelFiles, first_line
-from fairlane.worker.model.fused import FusedModel, NotLlamaError, take_weights
+from fairlane.worker.model.fused import FusedModel, NotLlamaError
 from fairlane.worker.model.interface import Model
 from fairlane.worker.model.native import NativeModel
 from fairlane.worker.model.packing import pack
@@ -115,11 +115,11 @@ def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] |
     reasons: list[str] = []
     try:
         expected = expected or every_logit(reference)
-        weights = take_weights(reference.causal_lm)
+        fused = FusedModel(
+            reference.name, reference.causal_lm, reference.shape, context_length=reference.context_length
+        )
         for backend in fastest_backends(reference.shape, reference.device):
-            fused = FusedModel(
-                reference.name, weights, reference.shape, context_length=reference.context_length, backend=backend
-            )
+            fused.backend = backend
             reason = _failure(fused, expected)
             if reason is None:
                 if reasons:

@@ -52,7 +52,8 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     card = _card(model_card(files, draws=section.generation_config), facts, section.engine)
     sequences = min(section.max_sequences, facts.sequences or section.max_sequences)
     reported, facts = facts, _with_room(facts, card.context_length, sequences)
-    log.info("%s %s serves %s: %d blocks of %d tokens", section.engine, facts.version, *_sizes(facts))
+    log.info("%s %s serves %s", section.engine, facts.version, facts.model)
+    log.info("KV cache: %d blocks of %d tokens", facts.blocks, facts.block_size)
     lanes, costs = settings.lanes.lanes(), CostModel()
     watched = reported if section.engine in WATCHED else None
     streams = Streams(api.serving(card), card.vocab_size, facts=watched, lease_s=settings.lease_s)
@@ -67,17 +68,9 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
         holds_decodes=False,
     )
     runner = RemoteRunner(
-        streams,
-        lanes,
-        secrets.token_hex(4),
-        max_sequences=sequences,
-        resumes_grammars=facts.resumes_grammars,
+        streams, lanes, secrets.token_hex(4), max_sequences=sequences, resumes_grammars=facts.resumes_grammars
     )
     return OpenedEngine(Engine(planner, runner), card, costs, section.max_step_tokens, streams)
-
-
-def _sizes(facts: Facts) -> tuple[str, int, int]:
-    return facts.model, facts.blocks, facts.block_size
 
 
 def _with_room(facts: Facts, length: int, sequences: int) -> Facts:

@@ -60,7 +60,8 @@ class OpenAiApi:
         self._wire = wire
         props = await self._http.find("/props", _Props) if wire.owner == LLAMA else None
         meta = served.meta or ModelMeta()
-        log.info("the server accepts %s and returns %s", _named(ids=wire.takes_ids), _named(ids=wire.returns_ids))
+        forms = ("text", "token ids")
+        log.info("the server accepts %s and returns %s", forms[wire.takes_ids], forms[wire.returns_ids])
         return Facts(
             version=wire.owner or "of unknown make",
             model=served.id,
@@ -197,7 +198,3 @@ class OpenAiApi:
 class _ProbeReply(NamedTuple):
     returns_ids: bool
     prompt_tokens: int | None
-
-
-def _named(*, ids: bool) -> str:
-    return "token ids" if ids else "text"

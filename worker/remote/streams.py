@@ -83,14 +83,7 @@ class _Stream:
 class Streams:
     """All streams of one server. The engine's thread calls `open`, `stop`, `wait`, `take` and `end_of`."""
 
-    def __init__(
-        self,
-        api: Api,
-        vocab_size: int,
-        *,
-        facts: Facts | None = None,
-        lease_s: float | None = None,
-    ) -> None:
+    def __init__(self, api: Api, vocab_size: int, *, facts: Facts | None = None, lease_s: float | None = None) -> None:
         """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence."""
         self._api = api
         self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)

@@ -6,16 +6,33 @@
     yielding.py           selects the running requests that yield slots and KV blocks to waiting ones
     pace.py               bounds the lower lanes' prompt tokens in a step
     ranked_queue.py       vLLM's queue of waiting requests, in our order
-    versions.py           the supported versions of vLLM
 
 It runs in vLLM's own process and environment. It imports vllm, the standard library, msgspec, and of Fairlane only the
 pure policy; never torch, redis, or another part of the worker. All but the two schedulers can be imported without
 vllm. Read `lane_scheduler.py` first. docs/engines.md explains its purpose and how to start it.
 """
 
+import re
 from importlib import import_module
 
-from fairlane.worker.vllm.versions import require_supported
+# The scheduler's interface is not public, so each minor version is reviewed. To add one, review what
+# `guarded_scheduler.py` overrides and `lane_scheduler.py` calls in its `vllm/v1/core/sched/scheduler.py`, and run
+# `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`.
+SUPPORTED = ("0.32",)
+
+
+class UnsupportedVllm(RuntimeError):
+    """The installed version of vLLM is not supported."""
+
+
+def require_supported(version: str) -> None:
+    """Raise UnsupportedVllm unless the version belongs to a supported minor version."""
+    found = re.match(r"v?(\d+\.\d+)(?![\d])", version)
+    if found is None or found[1] not in SUPPORTED:
+        raise UnsupportedVllm(
+            f"LaneScheduler supports vLLM {', '.join(SUPPORTED)}, not {version}: "
+            "start vLLM without --scheduler-cls, or install a version of Fairlane that supports it."
+        )
 
 
 def __getattr__(name: str) -> object:

@@ -156,7 +156,7 @@ class LanePolicy:
             floor,
             self.lane_rank(claim),
             claim.plain,
-            self._is_outside(claim, counter),
+            not claim.guaranteed and counter > self._ends[claim.lane.name],
             service_class,
             not progress.has_output,
             urgency,
@@ -167,9 +167,6 @@ class LanePolicy:
 
     def _counter(self, claim: Claim) -> float:
         return self.counters[claim.lane.name].value(claim.tenant)
-
-    def _is_outside(self, claim: Claim, counter: float) -> bool:
-        return not claim.guaranteed and counter > self._ends[claim.lane.name]
 
     def _prospects(self, claim: Claim, progress: Progress, counter: float) -> tuple[int, float]:
         if progress.has_output:

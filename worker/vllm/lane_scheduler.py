@@ -22,12 +22,12 @@ from vllm.v1.request import Request, RequestStatus
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.worker.vllm import require_supported
 from fairlane.worker.vllm.guarded_scheduler import GuardedScheduler
 from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, claim_of, service
 from fairlane.worker.vllm.pace import Allowance, Load, allowance
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 from fairlane.worker.vllm.settings import read_settings
-from fairlane.worker.vllm.versions import require_supported
 from fairlane.worker.vllm.yielding import Candidate, Demand, Room, choose_yielding, slot_floors
 
 log = logging.getLogger("vllm.fairlane")  # vLLM configures handlers only for its own loggers

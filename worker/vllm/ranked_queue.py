@@ -31,8 +31,7 @@ class RankedQueue(Generic[R]):
     def add_request(self, request: R) -> None:
         heapq.heappush(self._heap, (self._rank(request), next(self._ticket), request))
 
-    def prepend_request(self, request: R) -> None:
-        self.add_request(request)
+    prepend_request = add_request
 
     def prepend_requests(self, requests: Iterable[R]) -> None:
         for request in requests:

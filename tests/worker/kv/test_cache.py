@@ -7,7 +7,7 @@ import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.kv import cache as kv_cache
-from fairlane.worker.kv.cache import KVCache, KVMemoryError, KVShape, PoolSizes, container_free_bytes, size_pools
+from fairlane.worker.kv.cache import KVCache, KVMemoryError, KVShape, container_free_bytes, size_pools
 
 CPU = torch.device("cpu")
 SHAPE = KVShape(layers=3, kv_heads=2, head_dim=4, dtype=torch.bfloat16)
@@ -59,7 +59,7 @@ def test_a_block_is_cleared_when_its_sequence_enters_it(first_position: int, tok
 def test_pools_have_the_sizes_that_were_set() -> None:
     sizes = size_pools(MIB, device=CPU, kv_bytes=10 * MIB, host_bytes=3 * MIB + 1, most_blocks=4)
 
-    assert PoolSizes(blocks=10, host_slots=3) == sizes
+    assert sizes == (10, 3)
 
 
 def test_pools_take_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,17 +67,17 @@ def test_pools_take_a_share_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> 
 
     sizes = size_pools(MIB, device=CPU, kv_bytes=None, host_bytes=None, most_blocks=10**6)
 
-    assert PoolSizes(blocks=350, host_slots=97) == sizes
+    assert sizes == (350, 97)
 
 
 def test_pools_are_no_larger_than_all_sequences_can_use() -> None:
     sizes = size_pools(1, device=CPU, kv_bytes=None, host_bytes=None, most_blocks=8)
 
-    assert PoolSizes(blocks=8, host_slots=8) == sizes
+    assert sizes == (8, 8)
 
 
 def test_no_host_pool_is_a_choice() -> None:
-    assert size_pools(MIB, device=CPU, kv_bytes=MIB, host_bytes=0, most_blocks=8) == PoolSizes(1, 0)
+    assert size_pools(MIB, device=CPU, kv_bytes=MIB, host_bytes=0, most_blocks=8) == (1, 0)
 
 
 @pytest.mark.parametrize(

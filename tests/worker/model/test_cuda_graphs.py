@@ -12,7 +12,7 @@ import transformers
 
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
-from fairlane.worker.model.fused import FusedModel, take_weights
+from fairlane.worker.model.fused import FusedModel
 from fairlane.worker.model.interface import Output
 from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import Hand, Line, lease
@@ -46,8 +46,9 @@ def reference() -> TransformersModel:
 @pytest.fixture(scope="module")
 def fused(reference: TransformersModel) -> FusedModel:
     pytest.importorskip("triton", reason="triton is not installed: decode steps cannot be captured")
-    weights = take_weights(reference.causal_lm)
-    return FusedModel("fused", weights, reference.shape, context_length=reference.context_length, backend="triton")
+    return FusedModel(
+        "fused", reference.causal_lm, reference.shape, context_length=reference.context_length, backend="triton"
+    )
 
 
 def graphed(fused: FusedModel, sizes: list[int]) -> tuple[Hand, Recorded]:

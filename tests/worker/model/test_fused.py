@@ -1,6 +1,5 @@
 """The fused model beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
 
-import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -68,9 +67,9 @@ def test_a_step_in_which_nothing_samples_only_fills_the_cache(fused: FusedModel)
 
 
 def test_a_nan_fails_its_row_alone(tiny: TransformersModel, fused: FusedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    poisoned = fused._weights.embedding.clone()
+    poisoned = fused._embedding.clone()
     poisoned[96] = float("nan")
-    monkeypatch.setattr(fused, "_weights", dataclasses.replace(fused._weights, embedding=poisoned))
+    monkeypatch.setattr(fused, "_embedding", poisoned)
     hand = Hand(fused)
     bad, good = hand.start(lease("bad", [96] * 9)), hand.start(lease("good", PROMPTS[3]))
 

@@ -27,10 +27,9 @@ from vllm.v1.request import RequestStatus
 
 from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.worker.vllm import lane_scheduler
+from fairlane.worker.vllm import UnsupportedVllm, lane_scheduler
 from fairlane.worker.vllm.lane_policy import LanePolicy
 from fairlane.worker.vllm.lane_scheduler import LaneScheduler
-from fairlane.worker.vllm.versions import UnsupportedVllm
 from tests.worker.vllm.stepped import BLOCK, FAR_MS, MODEL, NAME, SLOTS, Known, Stepped, flooded, high, low
 
 

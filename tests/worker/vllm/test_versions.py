@@ -1,6 +1,6 @@
 import pytest
 
-from fairlane.worker.vllm.versions import UnsupportedVllm, require_supported
+from fairlane.worker.vllm import UnsupportedVllm, require_supported
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "v0.32.1", "0.32.0rc1", "0.32.0+cpu"])
