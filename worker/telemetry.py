@@ -149,13 +149,13 @@ class Metrics(EngineObserver):
         self._about = about
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._gauge = partial(Gauge, registry=self.registry)
-        self._counter = partial(Counter, registry=self.registry)
-        self._histogram = partial(Histogram, registry=self.registry)
-        self._add_step_metrics()
-        self._add_kv_metrics()
-        self._add_job_metrics()
-        build = self._gauge(
+        gauge = partial(Gauge, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._add_step_metrics(gauge, counter, histogram)
+        self._add_kv_metrics(gauge, counter)
+        self._add_job_metrics(counter, histogram)
+        build = gauge(
             "fairlane_worker_build_info",
             "1, with the version of Fairlane and of Python, the model and the engine as labels.",
             ["version", "python", "model", "engine"],
@@ -180,76 +180,76 @@ class Metrics(EngineObserver):
             for kind in ("prefill", "output"):
                 self.tokens.labels(lane, kind)
 
-    def _add_step_metrics(self) -> None:
-        self.step = self._histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
-        self.predicted = self._histogram(
+    def _add_step_metrics(
+        self, gauge: "partial[Gauge]", counter: "partial[Counter]", histogram: "partial[Histogram]"
+    ) -> None:
+        self.step = histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
+        self.predicted = histogram(
             "fairlane_worker_step_predicted_seconds",
             "Time that the cost model expected a step to take, in seconds.",
             buckets=_STEP_S,
         )
-        self.copies = self._counter(
+        self.copies = counter(
             "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting, in seconds."
         )
-        self.rows = self._histogram("fairlane_worker_batch_rows", "Number of sequences in a step.", buckets=_ROWS)
-        self.tokens = self._counter(
+        self.rows = histogram("fairlane_worker_batch_rows", "Number of sequences in a step.", buckets=_ROWS)
+        self.tokens = counter(
             "fairlane_worker_tokens", "Number of tokens computed; `kind` is prefill or output.", ["lane", "kind"]
         )
-        self.sequences = self._gauge(
+        self.sequences = gauge(
             "fairlane_worker_sequences", "Number of sequences in the worker by lane and state.", ["lane", "state"]
         )
-        self.waiting = self._gauge(
-            "fairlane_worker_requests_waiting", "Number of sequences in the worker that do not run."
-        )
-        self.running = self._gauge("fairlane_worker_requests_running", "Number of sequences that run.")
-        waits = self._gauge(
+        self.waiting = gauge("fairlane_worker_requests_waiting", "Number of sequences in the worker that do not run.")
+        self.running = gauge("fairlane_worker_requests_running", "Number of sequences that run.")
+        waits = gauge(
             "fairlane_worker_waits", "Number of sequences that the last step gave no row, by reason.", ["reason"]
         )
         self.waits = {reason: waits.labels(reason) for reason in WaitReason}
 
-    def _add_kv_metrics(self) -> None:
-        self.blocks = self._gauge("fairlane_worker_kv_blocks", "Number of KV blocks.", ["pool", "state"])
-        self.kv_usage = self._gauge(
+    def _add_kv_metrics(self, gauge: "partial[Gauge]", counter: "partial[Counter]") -> None:
+        self.blocks = gauge("fairlane_worker_kv_blocks", "Number of KV blocks.", ["pool", "state"])
+        self.kv_usage = gauge(
             "fairlane_worker_kv_usage_ratio",
             "Share of a pool's KV blocks that sequences hold, as a ratio from 0 to 1; "
             "blocks that are only cached count as free.",
             ["pool"],
         )
-        config = self._gauge(
+        config = gauge(
             "fairlane_worker_cache_config_info",
             "1, with the number of tokens in a KV block and the number of blocks on the device as labels.",
             ["block_size", "num_gpu_blocks"],
         )
         config.labels(str(self._about.block_size), str(self._about.blocks_total)).set(1)
-        self.prefix_blocks = self._gauge(
+        self.prefix_blocks = gauge(
             "fairlane_worker_prefix_blocks", "Number of KV blocks kept as cached prefixes; these are free, too."
         )
-        self.prefix_hits = self._counter(
+        self.prefix_hits = counter(
             "fairlane_worker_prefix_hits", "Number of jobs that ended and had a part of their prompt cached."
         )
-        self.prefix_tokens = self._counter(
+        self.prefix_tokens = counter(
             "fairlane_worker_prefix_tokens", "Number of prompt tokens of ended jobs that were cached."
         )
-        self.audits = self._counter(
+        self.audits = counter(
             "fairlane_worker_kv_audits", "Number of idle audits that found every KV block accounted for."
         )
 
-    def _add_job_metrics(self) -> None:
-        self.preemptions = self._counter("fairlane_worker_preemptions", "Number of preemptions.", ["mode"])
-        self.preempted_blocks = self._counter(
+    def _add_job_metrics(self, counter: "partial[Counter]", histogram: "partial[Histogram]") -> None:
+        self.preemptions = counter("fairlane_worker_preemptions", "Number of preemptions.", ["mode"])
+        self.preempted_blocks = counter(
             "fairlane_worker_preempted_blocks", "Number of KV blocks that preemptions freed.", ["mode"]
         )
-        self.stall = self._histogram(
+        self.stall = histogram(
             "fairlane_worker_stall_seconds", "Time from preempted to resumed, in seconds.", buckets=_STALL_S
         )
-        self.preemption_cost = self._histogram(
+        self.preemption_cost = histogram(
             "fairlane_worker_preemption_cost_ratio",
             "Time that preemptions cost, as a ratio to what was expected.",
             ["mode"],
             buckets=_RATIO,
         )
-        self.taken = self._counter("fairlane_worker_jobs_taken", "Number of jobs taken.", ["lane"])
-        self.ended = self._counter("fairlane_worker_jobs_ended", "Number of jobs ended here.", ["outcome"])
-        self.lost_jobs = self._counter("fairlane_worker_jobs_lost", "Number of jobs refused or returned to the queue.")
+        self.taken = counter("fairlane_worker_jobs_taken", "Number of jobs taken.", ["lane"])
+        self.ended = counter("fairlane_worker_jobs_ended", "Number of jobs ended here.", ["outcome"])
+        self.lost_jobs = counter("fairlane_worker_jobs_lost", "Number of jobs refused or returned to the queue.")
 
     def took(self, leases: Iterable[Lease]) -> None:
         for lease in leases:

@@ -44,16 +44,13 @@ _log = logging.getLogger(__name__)
 def fastest_backends(shape: KVShape, device: torch.device) -> Iterator[str]:
     """Yield the names of the backends that support this shape and pass the check, fastest first, the reference last."""
     for name, serves in _SERVES.items():
-        if serves(shape, device) and _agrees(name, shape, device):
-            yield name
+        if serves(shape, device):
+            reason = disagreement(BACKENDS[name], BACKENDS[REFERENCE], shape, device)
+            if reason is None:
+                yield name
+            else:
+                _log.warning("%s attention is not used: %s", name, reason)
     yield REFERENCE
-
-
-def _agrees(name: str, shape: KVShape, device: torch.device) -> bool:
-    reason = disagreement(BACKENDS[name], BACKENDS[REFERENCE], shape, device)
-    if reason is not None:
-        _log.warning("%s attention is not used: %s", name, reason)
-    return reason is None
 
 
 @torch.inference_mode()

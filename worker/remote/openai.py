@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -162,20 +162,19 @@ class OpenAiApi:
         for prompt in (_TRIAL_IDS, _TRIAL_TEXT):
             for asks_ids in (True, False):
                 try:
-                    reply = await self._send_probe(trial(served.id, prompt, asks_ids=asks_ids))
+                    returns_ids, prompt_tokens = await self._send_probe(trial(served.id, prompt, asks_ids=asks_ids))
                 except Refused as refusal:
                     reason = str(refusal)
                     continue
-                if prompt is _TRIAL_IDS and reply.prompt_tokens != len(_TRIAL_IDS):
+                if prompt is _TRIAL_IDS and prompt_tokens != len(_TRIAL_IDS):
                     continue  # the prompt was read differently
                 takes_ids = prompt is _TRIAL_IDS
-                trial_tokens = None if takes_ids else reply.prompt_tokens
-                return WireFormat(
-                    served.id, served.owned_by or "", takes_ids, takes_ids and reply.returns_ids, trial_tokens
-                )
+                trial_tokens = None if takes_ids else prompt_tokens
+                return WireFormat(served.id, served.owned_by or "", takes_ids, takes_ids and returns_ids, trial_tokens)
         raise EngineError(f"engine_url: no OpenAI-compatible server of completions: {reason or 'nothing fits'}")
 
-    async def _send_probe(self, body: Mapping[str, Any]) -> "_ProbeReply":
+    async def _send_probe(self, body: Mapping[str, Any]) -> tuple[bool, int | None]:
+        """Return whether the reply has token ids, and the server's count of the prompt's tokens."""
         returns_ids, prompt_tokens = False, None
         try:
             async with aclosing(self._http.events(GENERATE, body)) as lines:
@@ -192,9 +191,4 @@ class OpenAiApi:
             if bad.status in UNKNOWN:
                 raise EngineError(f"engine_url: no completions: {GENERATE} has status {bad.status}") from None
             raise
-        return _ProbeReply(returns_ids, prompt_tokens)
-
-
-class _ProbeReply(NamedTuple):
-    returns_ids: bool
-    prompt_tokens: int | None
+        return returns_ids, prompt_tokens

@@ -9,7 +9,7 @@ import torch
 from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.attention import backends
 from fairlane.worker.attention.backends import BACKENDS, disagreement, fastest_backends
-from fairlane.worker.attention.base import Metadata
+from fairlane.worker.attention.base import AttentionBackend, Metadata
 from fairlane.worker.attention.triton import TritonPaged
 from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.packing import packing_order
@@ -150,11 +150,10 @@ def test_the_trial_finds_what_leaks() -> None:
 def test_what_is_never_asked_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     proven: list[str] = []
 
-    def agrees(name: str, *_: object) -> bool:
-        proven.append(name)
-        return True
+    def agrees(backend: AttentionBackend, *_: object) -> None:
+        proven.append(backend.name)
 
-    monkeypatch.setattr(backends, "_agrees", agrees)
+    monkeypatch.setattr(backends, "disagreement", agrees)
     for name in ("cpu", "triton"):
         monkeypatch.setitem(backends._SERVES, name, lambda *_: True)
 
