@@ -1,12 +1,12 @@
 """`fairlane audit`: the audit log, newest first, or followed live."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice, takewhile
 from typing import Annotated
 
-import msgspec
 import typer
 
 from fairlane.cli import printer
@@ -19,24 +19,6 @@ COLUMNS = ("at", "actor", "from", "action", "target", "changes")
 # Fields of a created object that repeat its target or the time.
 OMITTED = frozenset({"id", "tenant", "state", "created_at", "version"})
 FOLLOW_S = 1.0
-
-
-class _AuditFilter(msgspec.Struct, frozen=True):
-    tenant: str | None
-    actor: str | None
-    action: str | None
-    since: float | None
-
-    def takes(self, entry: Document) -> bool:
-        target, action = str(entry["target"]), str(entry["action"])
-        return (
-            (self.tenant is None or target == self.tenant or target.startswith(f"{self.tenant}/"))
-            and (self.actor is None or entry["actor"] == self.actor)
-            and (self.action is None or action == self.action or action.startswith(f"{self.action}."))
-        )
-
-    def is_older(self, entry: Document) -> bool:
-        return self.since is not None and entry["at"] < self.since
 
 
 @app.command(cls=OutputCommand)
@@ -56,12 +38,14 @@ def audit(
 ) -> None:
     """Show the audit log: who changed what and when, newest first."""
     with connect(url) as admin:
-        wanted = _AuditFilter(tenant, actor, action, None if since is None else moment(since, time.time()))
-        if not follow:
-            return show_list(islice(_newest_first(admin, wanted), limit), COLUMNS, _row, output)
-        for entry in _followed(admin, wanted, limit):
-            show_next(entry, _row(entry), output)
-    return None
+        wanted = partial(_takes, tenant, actor, action)
+        since_s = 0.0 if since is None else moment(since, time.time())
+        if follow:
+            for entry in _followed(admin, wanted, since_s, limit):
+                show_next(entry, _row(entry), output)
+        else:
+            found = filter(wanted, _newest_first(admin, since_s))
+            show_list(islice(found, limit), COLUMNS, _row, output)
 
 
 def moment(text: str, now: float) -> float:
@@ -77,25 +61,27 @@ def moment(text: str, now: float) -> float:
     return (stated if stated.tzinfo else stated.replace(tzinfo=UTC)).timestamp()
 
 
-def _newest_first(admin: AdminClient, wanted: _AuditFilter) -> Iterator[Document]:
-    recent = takewhile(lambda entry: not wanted.is_older(entry), admin.all("/audit"))
-    return filter(wanted.takes, recent)
+def _takes(tenant: str | None, actor: str | None, action: str | None, entry: Document) -> bool:
+    return (
+        (tenant is None or entry["target"] == tenant or str(entry["target"]).startswith(f"{tenant}/"))
+        and (actor is None or entry["actor"] == actor)
+        and (action is None or entry["action"] == action or str(entry["action"]).startswith(f"{action}."))
+    )
 
 
-def _followed(admin: AdminClient, wanted: _AuditFilter, limit: int) -> Iterator[Document]:
+def _newest_first(admin: AdminClient, since_s: float, after: str = "0-0") -> Iterator[Document]:
+    return takewhile(lambda entry: entry["at"] >= since_s and _place(entry["id"]) > _place(after), admin.all("/audit"))
+
+
+def _followed(admin: AdminClient, wanted: Callable[[Document], bool], since_s: float, limit: int) -> Iterator[Document]:
     head = admin.get("/audit", limit=1)["data"]
-    found = list(islice(_newest_first(admin, wanted), limit))
+    found = list(islice(filter(wanted, _newest_first(admin, since_s)), limit))
     newest = max([entry["id"] for entry in (*head, *found)], key=_place, default="0-0")
     yield from reversed(found)
     while True:
-        fresh = []
-        for entry in _newest_first(admin, _AuditFilter(None, None, None, wanted.since)):
-            if _place(entry["id"]) <= _place(newest):
-                break
-            fresh.append(entry)
-        if fresh:
-            newest = fresh[0]["id"]
-        yield from (entry for entry in reversed(fresh) if wanted.takes(entry))
+        fresh = list(_newest_first(admin, since_s, newest))
+        newest = fresh[0]["id"] if fresh else newest
+        yield from filter(wanted, reversed(fresh))
         time.sleep(FOLLOW_S)
 
 

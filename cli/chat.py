@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import httpx
 import msgspec
 import typer
 
-from fairlane.cli.client import CommandError, Url, first_model, no_gateway, refused, report_errors, tenants_url
+from fairlane.cli.client import CommandError, Url, first_model, given, no_gateway, refused, report_errors, tenants_url
 from fairlane.cli.printer import duration, printable
 
 app = typer.Typer(add_completion=False)
@@ -84,21 +85,17 @@ class ChatAnswer(msgspec.Struct):
         return ", ".join(parts)
 
 
+@dataclass(slots=True)
 class ChatSession:
     """A conversation, and the parameters of its next request."""
 
-    def __init__(
-        self,
-        http: httpx.Client,
-        model: str,
-        lane: str | None,
-        system: str | None,
-        max_tokens: int | None,
-        temperature: float | None = None,
-    ) -> None:
-        self._http, self._temperature = http, temperature
-        self.model, self.lane, self.system, self.max_tokens = model, lane, system, max_tokens
-        self.messages: list[dict[str, str]] = []
+    http: httpx.Client
+    model: str
+    lane: str | None = None
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    messages: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, question: str, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> ChatAnswer:
         """Stream the response. `say` gets each piece of text and whether it is reasoning; `wait` gets progress
@@ -121,7 +118,7 @@ class ChatSession:
         headers = {"x-fairlane-progress": "1"} | ({} if self.lane is None else {"x-fairlane-lane": self.lane})
         sent_s = time.perf_counter()
         try:
-            with self._http.stream("POST", CHAT, json=self._body(), headers=headers) as response:
+            with self.http.stream("POST", CHAT, json=self._body(), headers=headers) as response:
                 if not response.is_success:
                     response.read()
                     raise refused(response)
@@ -132,20 +129,20 @@ class ChatSession:
                     elif line.startswith("data: {"):
                         _take(msgspec.json.decode(line[6:], type=_ChatEvent), answer, sent_s, say)
         except httpx.HTTPError as error:
-            raise no_gateway(str(self._http.base_url), error) from None
+            raise no_gateway(str(self.http.base_url), error) from None
         except msgspec.DecodeError:
             raise CommandError("the response is not Fairlane's: is FAIRLANE_URL right?") from None
 
     def _body(self) -> dict[str, object]:
         system = [{"role": "system", "content": self.system}] if self.system else []
-        body: dict[str, object] = {
-            "model": self.model,
-            "messages": [*system, *self.messages],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        stated = {"max_tokens": self.max_tokens, "temperature": self._temperature}
-        return body | {name: value for name, value in stated.items() if value is not None}
+        return given(
+            model=self.model,
+            messages=[*system, *self.messages],
+            stream=True,
+            stream_options={"include_usage": True},
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+        )
 
     def retry(self) -> str | None:
         while self.messages:

@@ -67,7 +67,8 @@ def check(config: ConfigFile = None, role: For = "serve") -> None:
         typer.echo(f"fairlane: {each}", err=True)
     if complaints:
         raise typer.Exit(1)
-    named = [name for name in os.environ if _is_setting(name)]
+    ours = [name for name in os.environ if name.startswith(PREFIX) and not name.startswith(TEST_PREFIX)]
+    named = [name for name in ours if name not in NOT_SETTINGS]
     file = _file(config, os.environ)
     typer.echo(f"the settings are valid: {file or 'no file'}, {len(named)} variables")
 
@@ -175,7 +176,3 @@ def _file(config: str | None, environ: Mapping[str, str]) -> Path | None:
     named = config or environ.get(CONFIG_VARIABLE)
     path = Path(named or DEFAULT_CONFIG)
     return path if named or path.exists() else None
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith(PREFIX) and name not in NOT_SETTINGS and not name.startswith(TEST_PREFIX)

@@ -21,6 +21,8 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 # For processes that write to such a directory.
 UMASK = 0o077
+# Options of the server, apart from its places.
+OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --daemonize no"
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 log = logging.getLogger(__name__)
@@ -96,20 +98,8 @@ class EmbeddedStore:
         self.socket.unlink(missing_ok=True)
 
     def _command(self) -> list[str]:
-        settings = {
-            "port": "0",
-            "unixsocket": str(self.socket),
-            "unixsocketperm": "700",
-            "dir": str(self._directory),
-            "appendonly": "yes",
-            "appendfsync": "everysec",
-            "save": "",
-            "daemonize": "no",
-        }
-        command = [self._binary or valkey_binary()]
-        for name, value in settings.items():
-            command += [f"--{name}", value]
-        return command
+        places = ["--unixsocket", str(self.socket), "--dir", str(self._directory), "--save", ""]
+        return [self._binary or valkey_binary(), *OPTIONS.split(), *places]
 
     def _answers(self) -> bool:
         client = redis.Redis(unix_socket_path=str(self.socket), socket_timeout=1.0, retry=Retry(NoBackoff(), 0))

@@ -17,7 +17,6 @@ from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 WIDTH_OF_A_PIPE = 200
-FIELD_COLUMNS = ("field", "value")
 
 Document = dict[str, Any]
 
@@ -61,11 +60,8 @@ def show_list(
 
 def show_document(document: Mapping[str, object], output: OutputForm) -> None:
     """Show a document, or a table with a row for each of its fields."""
-    show(
-        document,
-        output,
-        lambda: show_table(FIELD_COLUMNS, [(name, readable(name, value)) for name, value in document.items()]),
-    )
+    rows = [(name, readable(name, value)) for name, value in document.items()]
+    show(document, output, lambda: show_table(("field", "value"), rows))
 
 
 def show(document: object, output: OutputForm, table: Callable[[], None]) -> None:

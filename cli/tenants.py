@@ -289,20 +289,16 @@ def _depths(tenants: Iterable[Document]) -> dict[str, int]:
 
 def _carry_out(admin: AdminClient, change: PlannedChange) -> None:
     path = f"/tenants/{segment(change.tenant)}"
+    fields = change.fields
     match change.action:
         case "create":
-            admin.call("POST", "/tenants", change.fields)
+            admin.call("POST", "/tenants", fields)
         case "update":
-            admin.call("PATCH", path, _patch(change), version=change.version)
+            if "limits" in fields:  # a limit that is not named would stay
+                fields = {**fields, "limits": {**dict.fromkeys(change.before["limits"]), **fields["limits"]}}
+            admin.call("PATCH", path, fields, version=change.version)
         case "delete":
             admin.call("DELETE", path, version=change.version)
-
-
-def _patch(change: PlannedChange) -> Document:
-    if "limits" not in change.fields:
-        return change.fields
-    cleared = dict.fromkeys(change.before["limits"])
-    return {**change.fields, "limits": {**cleared, **change.fields["limits"]}}
 
 
 def _whole(entry: object, place: str) -> Document:

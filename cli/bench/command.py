@@ -158,6 +158,7 @@ def _planned(options: BenchOptions) -> _BenchPlan:
     if rate is not None and (trace is not None or concurrency is not None):
         raise CommandError("--rate cannot be combined with --trace or --concurrency")
     rows = [] if trace is None else cut(trace, read_file(trace, None, options.bad_rows), options.part)
+    own_key = [key for key in (os.environ.get(KEY_VARIABLE),) if key and options.keys_file is None]
     is_open = rate is not None or (trace is not None and concurrency is None)
     without_limit = len(rows) or (load.MOST_REQUESTS if options.duration_s else DEFAULT_REQUESTS)
     requests = options.requests or without_limit
@@ -166,7 +167,7 @@ def _planned(options: BenchOptions) -> _BenchPlan:
         options=replace(options, requests=requests, concurrency=None if is_open else concurrency or 8),
         rows=rows,
         requests=requests,
-        keys=load.read_keys(options.key or _own_key(options.keys_file), options.keys_file, options.zipf),
+        keys=load.read_keys(options.key or own_key, options.keys_file, options.zipf),
         prompts=load.TokenRange.parse(options.prompt_tokens, "--prompt-tokens"),
         outputs=load.TokenRange.parse(options.output_tokens, "--output-tokens"),
         targets=_targets(options.target or []),
@@ -186,10 +187,6 @@ def compare(
         show(rows, output, lambda: report.show_compared(rows))
         for each in report.differences(a, b):
             typer.echo(f"different: {each}", err=True)
-
-
-def _own_key(keys_file: Path | None) -> list[str]:
-    return [] if keys_file is not None else [key for key in (os.environ.get(KEY_VARIABLE),) if key]
 
 
 def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
@@ -229,8 +226,7 @@ async def _run(plan: _BenchPlan, url: str) -> BenchReport:
         options.timeout_s,
     )
     started_at = time.time()
-    progress = report.BenchProgress(bench.tally, plan.requests, options.duration_s)
-    watching = asyncio.create_task(progress.show())
+    watching = asyncio.create_task(report.show_progress(bench.tally, plan.requests, options.duration_s))
     loading = asyncio.create_task(_load(plan, bench))
     with suppress(ValueError, RuntimeError):  # only the main thread can handle signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, loading.cancel)

@@ -7,7 +7,7 @@ from statistics import median
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn
 
 from fairlane.cli.bench.results import BenchGroup, BenchReport, BenchSpread
 from fairlane.cli.bench.run import Tally
@@ -23,36 +23,21 @@ LATE_MS = 50.0
 MOST_TENANTS_SHOWN = 20
 
 
-class BenchProgress:
-    """A progress line; disabled if stderr is not a terminal."""
-
-    def __init__(self, tally: Tally, requests: int | None, duration_s: float | None) -> None:
-        self._tally, self._duration_s = tally, duration_s
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.percentage:>3.0f}%"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        by_time = duration_s is not None
-        self._task = self._progress.add_task("", total=duration_s if by_time else requests)
-
-    async def show(self) -> None:
-        seen_s, seen_tokens = 0.0, 0
-        with self._progress:
-            while True:
-                tally = self._tally
-                seconds = tally.seconds if tally.began_s else 0.0
-                tokens = tally.tokens
-                rate = (tokens - seen_tokens) / max(seconds - seen_s, 1e-9)
-                seen_s, seen_tokens = seconds, tokens
-                done = len(tally.done) if self._duration_s is None else seconds
-                self._progress.update(self._task, completed=done, description=_line(tally, rate))
-                await asyncio.sleep(REFRESH_S)
+async def show_progress(tally: Tally, requests: int, duration_s: float | None) -> None:
+    """Draw a progress line until cancelled; nothing if stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = "{task.percentage:>3.0f}%", BarColumn(bar_width=20), "{task.description}", TimeElapsedColumn()
+    seen_s, seen_tokens = 0.0, 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=requests if duration_s is None else duration_s)
+        while True:
+            seconds = tally.seconds if tally.began_s else 0.0
+            tokens = tally.tokens
+            rate = (tokens - seen_tokens) / max(seconds - seen_s, 1e-9)
+            seen_s, seen_tokens = seconds, tokens
+            done = len(tally.done) if duration_s is None else seconds
+            progress.update(task, completed=done, description=_line(tally, rate))
+            await asyncio.sleep(REFRESH_S)
 
 
 def _line(tally: Tally, rate: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import redis
 import redis.asyncio
 
@@ -60,7 +61,7 @@ async def _look(name: str, url: str, lease_s: float) -> AsyncIterator[Finding]:
                 yield _silent(name, error)
                 continue
         for finding in _standing(inspection.info, inspection.faults):
-            yield Finding(f"{name} {finding.check}".strip(), finding.state, finding.found, finding.advice)
+            yield msgspec.structs.replace(finding, check=f"{name} {finding.check}".strip())
         yield _clock(f"{name} clock", skew_s, trip_s, lease_s)
 
 

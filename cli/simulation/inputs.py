@@ -144,8 +144,6 @@ def _stretch(part: str) -> tuple[float, float]:
 
 
 def _reason(error: Exception) -> str:
-    match error:
-        case OSError():
-            return f"cannot be read ({error.strerror or type(error).__name__})"
-        case _:
-            return str(error)
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror or type(error).__name__})"
+    return str(error)

@@ -62,11 +62,8 @@ def _created(file: Path) -> Iterator[IO[bytes]]:
     try:
         with file.open("xb") as target:
             yield target
-    except FileExistsError:
-        typer.echo(f"fairlane: {file} exists", err=True)
-        raise typer.Exit(2) from None
     except OSError as error:
-        typer.echo(f"fairlane: {file}: cannot be written ({error.strerror})", err=True)
+        typer.echo(f"fairlane: {file}: cannot be created ({error.strerror})", err=True)
         raise typer.Exit(2) from None
 
 

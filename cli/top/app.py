@@ -1,7 +1,7 @@
 """The textual app of `fairlane top`: layout and key bindings."""
 
-from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -12,11 +12,10 @@ from textual.widgets import Footer, Input, Static
 from fairlane.cli.top import panels
 from fairlane.cli.top.picture import Picture
 
-PANELS = ("lanes", "tenants", "workers", "blocks")
-TITLES = {"lanes": "1 Lanes", "tenants": "2 Tenants", "workers": "3 Workers", "blocks": "4 KV blocks"}
+PANELS = {"lanes": "1 Lanes", "tenants": "2 Tenants", "workers": "3 Workers", "blocks": "4 KV blocks"}
 
 # Calls its argument with each new picture, until cancelled.
-Run = Callable[[Callable[[Picture], None]], Awaitable[None]]
+Run = Callable[[Callable[[Picture], None]], Coroutine[Any, Any, None]]
 
 
 class TopApp(App[None]):
@@ -63,19 +62,16 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static(id="header")
-        for name in PANELS:
+        for name, title in PANELS.items():
             panel = VerticalScroll(Static(id=name), id=f"{name}-panel", classes="panel")
-            panel.border_title = TITLES[name]
+            panel.border_title = title
             yield panel
         yield Input(placeholder="part of a tenant's name; enter", id="filter")
         yield Footer()
 
     def on_mount(self) -> None:
         self.draw()
-        self.run_worker(self._feed(), exclusive=True)
-
-    async def _feed(self) -> None:
-        await self._run(self.show)
+        self.run_worker(self._run(self.show), exclusive=True)
 
     def on_resize(self, event: Resize) -> None:
         self._width = event.size.width

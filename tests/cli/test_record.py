@@ -88,7 +88,10 @@ def test_what_is_there_is_not_overwritten(command: Command, tmp_path: Path) -> N
 
     refused = command.run("record", str(tmp_path / "out.jsonl"), "--for", "0")
 
-    assert (refused.exit_code, refused.stderr) == (2, f"fairlane: {tmp_path / 'out.jsonl'} exists\n")
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        f"fairlane: {tmp_path / 'out.jsonl'}: cannot be created (File exists)\n",
+    )
     assert (tmp_path / "out.jsonl").read_text() == "dear"
 
 
