@@ -98,10 +98,9 @@ class ChatSession:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, question: str, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> ChatAnswer:
-        """Stream the response. `say` gets each piece of text and whether it is reasoning; `wait` gets progress
-        comments.
+        """Stream the response: `say` gets its text and whether that is reasoning, `wait` gets progress comments.
 
-        Ctrl-C ends the response, not the conversation. Raises CommandError, which removes the question again."""
+        Ctrl-C ends only the response. Raises CommandError, which removes the question again."""
         self.messages.append({"role": "user", "content": question})
         answer = ChatAnswer()
         try:

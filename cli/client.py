@@ -161,22 +161,17 @@ def tenants_url(url: str | None) -> str:
 
 
 def target_url(url: str | None) -> str:
-    """Return the address of the tenant API if it was named: `url`, or a host or port in the settings.
-
-    Otherwise ask on a terminal whether to use the default, and refuse elsewhere. Raises CommandError, SettingsError."""
+    """Return the tenant API's address if `url` or the settings name it; else ask, or raise CommandError."""
     address = tenants_url(url)
-    if url is None and not _is_address_named():
+    document = read_document(None, os.environ)
+    in_file = document.keys() if isinstance(document, dict) else ()
+    in_environment = {name.upper() for name in os.environ}
+    is_named = any(name in in_file or f"{PREFIX}{name.upper()}" in in_environment for name in ("host", "port"))
+    if url is None and not is_named:
         if not sys.stdin.isatty():
             raise CommandError(f"name the gateway to load: --url {address}, or {URL_VARIABLE}")
         typer.confirm(f"Load the gateway at {address}?", abort=True, err=True)
     return address
-
-
-def _is_address_named() -> bool:
-    document = read_document(None, os.environ)
-    in_file = document.keys() if isinstance(document, dict) else ()
-    in_environment = {name.upper() for name in os.environ}
-    return any(name in in_file or f"{PREFIX}{name.upper()}" in in_environment for name in ("host", "port"))
 
 
 def address_and_key(url: str | None) -> tuple[str, str]:
@@ -200,9 +195,7 @@ def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
 
 
 def limits_by_of(groups: Sequence[str]) -> list[Document]:
-    """Parse limits by model and lane from `model=NAME,lane=LANE,LIMIT=NUMBER,…`; `none` alone is an empty list.
-
-    Raises CommandError."""
+    """Parse `model=NAME,lane=LANE,LIMIT=NUMBER,…`; `none` alone is an empty list. Raises CommandError."""
     return [] if list(groups) == ["none"] else [_limits_by(group) for group in groups]
 
 

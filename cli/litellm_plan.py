@@ -185,8 +185,7 @@ class _Maker:
         return list(dict.fromkeys(aliases.get(name, name) for name in named))
 
     def _limits(self, name: str, row: Row) -> tuple[dict[str, int], list[Document]]:
-        """Return the limits of a row, or of its budget where it has none, and those of single models. Raises
-        Refused."""
+        """Return a row's limits, from its budget where it has none, and those of single models. Raises Refused."""
         budget = self._budgets.get(row.get("budget_id")) or {}
         stated = {
             column: row.get(column) if row.get(column) is not None else budget.get(column) for column in BUDGET_COLUMNS

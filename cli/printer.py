@@ -87,9 +87,7 @@ def show_next(document: Document, row: Sequence[object], output: OutputForm) -> 
 
 
 def show_secret(document: Document, name: str, output: OutputForm) -> None:
-    """Show a new object with its only copy of a secret.
-
-    Of a table only the secret goes to stdout, so that `KEY=$(fairlane keys create …)` works."""
+    """Show a new object; its secret alone goes to stdout, so that `KEY=$(fairlane keys create …)` works."""
     show(document, output, lambda: _print_secret(document, name))
 
 

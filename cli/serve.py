@@ -59,10 +59,8 @@ async def first_start(
 ) -> str:
     """Create the admin key and the `demo` tenant if there are none; return a greeting for the operator.
 
-    `budgets`: the store of tenants. The tenant's key is only printed to a terminal. Other readers of stdout, such as a
-    log, may keep it, so it is then written to a file in the data directory, from which the `curl` line reads it.
-
-    Raises redis.RedisError, StoreUnavailable, OSError."""
+    The tenant's key is only printed to a terminal: a log may keep it. Otherwise it is written to a file, from which the
+    `curl` line reads it. Raises redis.RedisError, StoreUnavailable, OSError."""
     greeting = ""
     admin_key = await AdminKeys(client, settings.admin_key).ensure()
     if admin_key is not None:
@@ -121,9 +119,7 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
 
 @contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
-    """Lock the data directory for the life of this process, and make it private.
-
-    The umask keeps all that this process and its children write from here on private, too."""
+    """Lock and protect the data directory; the umask keeps what this process and its children write private, too."""
     os.umask(UMASK)
     try:
         make_private(directory)

@@ -230,11 +230,7 @@ class PlannedChange:
 
 
 def read_file(path: Path) -> list[Document]:
-    """Read tenants from a file, complete and validated.
-
-    They are listed under `tenants:`, or as a plain list, as `tenants list -o yaml` prints it.
-
-    Raises CommandError naming the tenant and the field."""
+    """Read tenants, complete and validated. Raises CommandError naming the tenant and the field."""
     document = read_yaml(path)
     listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
     # A plain empty list, with --prune, would delete every tenant.
@@ -309,12 +305,9 @@ def _whole(entry: object, place: str) -> Document:
         stated = checked_fields(TenantBody, {}, settable).model_dump(exclude_none=True)
         blank = Tenant(id=stated.pop("id"), root="", parent=stated.pop("parent", None))
         tenant = tenant_view(blank.changed(stated))
-    except ApiError as error:
-        raise CommandError(f"{place}: {error.message}") from None
-    except FieldError as error:
+    except (ApiError, FieldError) as error:
         raise CommandError(f"{place}: {error}") from None
-    whole: Document = dict(tenant)
-    return {name: whole[name] for name in ("id", *TENANT_FIELDS)}
+    return {name: value for name, value in tenant.items() if name in ("id", *TENANT_FIELDS)}
 
 
 def _shown(value: object) -> str:

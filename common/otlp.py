@@ -5,7 +5,7 @@ pushed. The exporters themselves read all other variables (headers, certificates
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from fairlane.common.settings_error import SettingsError
 
@@ -32,21 +32,19 @@ def span_exporter(environ: Mapping[str, str]) -> "SpanExporter | None":
     """Return the span exporter, or None without an endpoint. Raises SettingsError as `check_exports` does."""
     if not _has_endpoint(environ, "TRACES"):
         return None
-    exporter: SpanExporter = _module(environ, "TRACES", "trace_exporter").OTLPSpanExporter()
-    return exporter
+    return cast("SpanExporter", _exporter_module(environ, "TRACES").OTLPSpanExporter())
 
 
 def metric_exporter(environ: Mapping[str, str]) -> "MetricExporter | None":
     """Return the metric exporter, or None if metrics are only scraped. Raises SettingsError as `check_exports` does."""
     if not sends_metrics(environ):
         return None
-    exporter: MetricExporter = _module(environ, "METRICS", "metric_exporter").OTLPMetricExporter()
-    return exporter
+    return cast("MetricExporter", _exporter_module(environ, "METRICS").OTLPMetricExporter())
 
 
-def _module(environ: Mapping[str, str], signal: Signal, name: str) -> Any:  # noqa: ANN401 - imported by its name
+def _exporter_module(environ: Mapping[str, str], signal: Signal) -> Any:  # noqa: ANN401 - imported by its name
     protocol = "grpc" if _protocol(environ, signal) == GRPC else "http"
-    return import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{name}")
+    return import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{signal.lower().removesuffix('s')}_exporter")
 
 
 def sends_metrics(environ: Mapping[str, str]) -> bool:

@@ -14,13 +14,10 @@ def about(text: str) -> FieldInfo:
 
 
 def view_of(shape: type[View], source: object, **others: object) -> View:
-    """Return a TypedDict of the source's attributes with the same names, tuples as lists.
+    """Return a TypedDict of the source's attributes with the same names, tuples as lists; `others` adds or replaces
+    some.
 
-    Optional properties that neither has are left out.
-
-    Args:
-        others: Properties that the source does not have, or not under this name or in this form.
-    """
+    Optional properties that neither has are left out."""
     optional = cast(Any, shape).__optional_keys__
     found = {
         name: others[name] if name in others else getattr(source, name)

@@ -120,9 +120,7 @@ def replayed(rows: Sequence[TraceRow], mix: Mix, speed: float) -> Iterator[Bench
 
 
 def read_keys(listed: Sequence[str], file: Path | None, zipf: float) -> list[TenantKey]:
-    """Read keys from the command line and from a file with lines `KEY` or `NAME KEY [WEIGHT]`. Raises CommandError.
-
-    Key k without its own weight has the weight 1 / k ** `zipf`."""
+    """Read the keys; key k without its own weight has the weight 1 / k ** `zipf`. Raises CommandError."""
     lines = [[each] for each in listed]
     if file is not None:
         try:

@@ -15,31 +15,14 @@ from fairlane.scheduler.simulation.sizing import ATTAINMENT, LaneVerdict, Verdic
 from fairlane.scheduler.simulation.trace import Trace, TraceRow
 
 COUNT_COLUMNS = (
-    "workers",
-    "keeps the targets",
-    "latency: TTFT kept %",
-    "TPOT kept %",
-    "TTFT p99",
-    "TPOT p99",
-    "throughput: TTFT kept %",
-    "TTFT p99",
-    "backlog drained after",
-    "drain allowed",
-)
+    "workers", "keeps the targets", "latency: TTFT kept %", "TPOT kept %", "TTFT p99", "TPOT p99",
+    "throughput: TTFT kept %", "TTFT p99", "backlog drained after", "drain allowed",
+)  # fmt: skip
 TARGET_COLUMNS = ("target", "now", "99 % reached", "could be", "then kept %")
 KNOB_COLUMNS = (
-    "change",
-    "setting",
-    "workers",
-    "keeps the targets",
-    "shed %",
-    "latency: kept of those served %",
-    "TTFT p99",
-    "TPOT p99",
-    "throughput: TTFT p50",
-    "TTFT p99",
-    "backlog drained after",
-)
+    "change", "setting", "workers", "keeps the targets", "shed %", "latency: kept of those served %", "TTFT p99",
+    "TPOT p99", "throughput: TTFT p50", "TTFT p99", "backlog drained after",
+)  # fmt: skip
 HEADROOM_COLUMNS = ("tenant", "limit", "stated", "most used", "used %", "projected", "refused by a limit")
 # Rows of limits, tightest first.
 MOST_TENANTS = 50

@@ -28,8 +28,7 @@ TIMEOUT_S = 10.0
 
 
 def fetch_calibration(url: str) -> Calibration:
-    """Fetch the calibration of the worker whose metrics are at `url`. Raises CommandError, also if it is not learnt
-    yet."""
+    """Fetch a worker's calibration from its metrics port. Raises CommandError, also if it is not learnt yet."""
     address = f"{url.removesuffix('/').removesuffix('/metrics')}/costs"
     try:
         answer = httpx.get(address, timeout=TIMEOUT_S)
@@ -61,8 +60,7 @@ def refusals() -> Iterator[None]:
 
 
 def read_workers(file: Path | None, url: str | None, hardware: str | None) -> Calibration:
-    """Read a calibration by hardware name; else from a running worker, and store it in `file`; else from `file`; else
-    return the default."""
+    """Read a calibration: a preset, a running worker's (and store it in `file`), a file's, or the default."""
     if hardware is not None:
         if file is not None or url is not None:
             raise CommandError("--hardware cannot be combined with --costs or --calibrate")

@@ -30,8 +30,7 @@ PART_BYTES = 64 * 1024
 class Intake:
     """Turns for reading parts of large bodies: one per iteration of the event loop, over all connections.
 
-    An iteration serves all connections with bytes to read. With eight parts of 256 KiB it takes several milliseconds,
-    and another caller's request needs about 20 iterations."""
+    Eight parts of 256 KiB take several milliseconds, and another caller's request needs about 20 iterations."""
 
     def __init__(self) -> None:
         self._is_taken = False
@@ -119,10 +118,7 @@ class BodyHold:
         return more <= 0 or self._grow(more)
 
     def claim(self, tenant: str, declared_bytes: int) -> None:
-        """Charge the body to a tenant, with its declared length; 0 if it declares none.
-
-        Raises ApiError `concurrency_limit_exceeded` over the tenant's budget, `overloaded_memory` over the process's.
-        """
+        """Charge the body to a tenant, with its declared length or 0. Raises ApiError without room."""
         if self._tenant is None and self.refusal is None and not self._is_over:
             self._budget.held_bytes -= self.held_bytes  # charged again below, to the tenant
             self._tenant, self.held_bytes = tenant, 0
@@ -229,8 +225,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 def keep_little() -> None:
-    """Configure glibc's allocator to keep little free memory. Call it before large allocations; no effect without
-    glibc."""
+    """Make glibc keep little free memory, if it is the allocator. Call it before large allocations."""
     tell = _of_glibc("mallopt")
     if tell is not None:
         tell(_M_MMAP_THRESHOLD, MAPPED_BYTES)

@@ -7,7 +7,6 @@ from typing import Any, cast
 from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from fairlane.gateway.http.body_budget import BodyBudget
 from fairlane.gateway.http.connections import ConnectionLimiter, Heads, Place
@@ -36,14 +35,8 @@ class BoundedConnection(HttpToolsProtocol):
     proxies: Networks
     turns: Turns
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, config: Config, *others: Any, **named: Any) -> None:  # noqa: ANN401 - as uvicorn passes them
+        super().__init__(config, *others, **named)
         self.url = b""  # uvicorn has none before the first request
         self.flow: Flow
         self._place: Place | None = None

@@ -22,9 +22,7 @@ _MOST_HOPS = 32
 
 @lru_cache(maxsize=65_536)
 def holder_of(address: str) -> str:
-    """Return the name under which an address is counted: itself, or the /64 network of an IPv6 address.
-
-    Anything else (the peer of a Unix socket) is returned unchanged."""
+    """Return the name under which an address is counted: the /64 network of an IPv6 address, else itself."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -37,9 +35,7 @@ def holder_of(address: str) -> str:
 
 
 def forwarded_for(headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> str | None:
-    """Return the rightmost address in `x-forwarded-for` that is not a trusted proxy's.
-
-    None if there is none. Addresses further left come from peers that are not trusted."""
+    """Return the rightmost address in `x-forwarded-for` that is not a trusted proxy's: its peer vouches for it."""
     hops = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
     for hop in reversed(hops.rsplit(",", _MOST_HOPS)):
         address = _address(hop.strip())
@@ -144,8 +140,7 @@ class ConnectionLimiter:
         return len(own) < self._most_of_an_address and self.count < self.most + RESERVED
 
     def enter(self, connection: HttpConnection, address: str | None) -> Place | None:
-        """Return a place for a new connection; None if there is none. `address` is None for a proxy, which has no
-        limit."""
+        """Return a place for a new connection, if there is one. `address`: None for a proxy: no limit."""
         place = Place(self, connection)
         if len(self._places) >= self.most and not (self._make_room(self._strangers) or self._take_from_callers()):
             if self.count >= self.most + RESERVED:
@@ -157,9 +152,7 @@ class ConnectionLimiter:
         return place
 
     def remember(self, place: Place, holder: str, *, makes_room: bool) -> bool:
-        """Assign a place to an address, unauthenticated.
-
-        If the address has too many, one of them is closed (`makes_room`), or False is returned."""
+        """Assign a place to an address. If that has too many, close one (`makes_room`) or return False."""
         if holder:
             own = self._by_holder.setdefault(holder, {})
             if len(own) >= self._most_of_an_address and not (makes_room and self._make_room(own)):

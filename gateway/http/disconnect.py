@@ -18,8 +18,7 @@ class Disconnect:
         self._is_over = False
 
     def notify(self, callback: Callable[[], None]) -> None:
-        """Set the callback for the disconnection, replacing an earlier one. It is called at once if the client has
-        left."""
+        """Set or replace the callback for the disconnection. It is called at once if the client has left."""
         self._callback = callback
         if self._is_over:
             callback()

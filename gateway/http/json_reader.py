@@ -58,12 +58,10 @@ def is_unicode(text: str) -> bool:
 
 
 def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
-    """Return the JSON object in a body, with at most `token_ids` token ids.
+    """Return the JSON object in a body, with at most `token_ids` token ids; a long list of them is a tuple.
 
-    NaN and Infinity pass as floats, for each field's own check to reject. In a large body a long list of token ids is a
-    tuple.
-
-    Raises ApiError naming the top-level field of the error, if it can be determined."""
+    NaN and Infinity pass as floats, for each field's own check to reject. Raises ApiError naming the top-level field of
+    the error, if it can be determined."""
     lifted = Lifted(body, token_ids) if len(body) > LARGE_BODY_BYTES else None
     try:
         value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
@@ -84,10 +82,9 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
 
 
 def read_text(text: str, *, strict: bool = True) -> object:
-    """Return the JSON value in a string of a body or a response.
+    """Return the JSON value in a string of a body or a response. Raises ValueError for invalid or too much JSON.
 
-    `strict` rejects control characters and lone surrogates in strings. Raises ValueError for invalid or too much JSON.
-    """
+    `strict` rejects control characters and lone surrogates in strings."""
     if len(text) > MAX_TEXT_BYTES or (len(text) > LARGE_BODY_BYTES and sum(map(text.count, ",[{")) > _MAX_TEXT_PARTS):
         raise ValueError("more JSON than is read from a text")
     try:
@@ -105,9 +102,7 @@ _decode_lenient = json.JSONDecoder(parse_constant=_no_constant, strict=False).de
 
 
 def scalars(body: bytes, names: Collection[str]) -> dict[str, str | int | float | bool | None]:
-    """Return those of the named top-level fields that are short scalars.
-
-    Empty for an invalid body: the code that reads all of it rejects it."""
+    """Return those of the named top-level fields that are short scalars; none of a body that is invalid."""
     try:
         text = Lifted(body, None).text if len(body) > LARGE_BODY_BYTES else body
         found = {name: raw for name, raw in _raw_fields(text).items() if name in names}
@@ -117,9 +112,7 @@ def scalars(body: bytes, names: Collection[str]) -> dict[str, str | int | float 
 
 
 def raw_fields(document: bytes) -> dict[str, bytes]:
-    """Return the undecoded top-level fields of a document of about a megabyte.
-
-    Raises ValueError if it is not a JSON object, or has too many values."""
+    """Return the undecoded top-level fields of a document. Raises ValueError without a bounded JSON object."""
     if len(document) > LARGE_BODY_BYTES:
         try:
             Lifted(document, None)

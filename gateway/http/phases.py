@@ -82,8 +82,7 @@ class Input(msgspec.Struct, gc=False):
         self.phase = phase
 
     def most_bytes(self, max_header_bytes: int) -> int:
-        """Return the most bytes that may have been received: the head; then the body, at worst in chunks of one byte,
-        and trailers."""
+        """Return the most bytes of a head; with its body in the worst case, chunks of one byte and trailers."""
         if self.phase in AWAITS_HEAD:
             return max_header_bytes
         return 2 * max_header_bytes + _BYTES_PER_CHUNKED_BYTE * self.body_bytes

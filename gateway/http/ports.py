@@ -25,9 +25,7 @@ class PortRefused(RuntimeError):
 
 
 async def listen(settings: SharedSettings) -> dict[PortName, list[socket.socket]]:
-    """Open the sockets of each address of each port. Connections wait until an `Acceptor` takes them.
-
-    Raises PortRefused."""
+    """Open the sockets of all ports. Connections wait until an `Acceptor` takes them. Raises PortRefused."""
     taken: dict[PortName, list[socket.socket]] = {}
     try:
         taken["tenants"] = await _listen(settings.host, settings.port)
@@ -89,8 +87,7 @@ class Acceptor:
         shares: bool = True,
         admits: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`shares`: other processes accept from the same socket. `admits` decides by address whether to serve a
-        connection."""
+        """`shares`: other processes accept from the same socket. `admits`: by a connection's address."""
         self._most = 1 if shares else MOST_AT_ONCE
         self._rest_s = REST_S if shares else REST_AFTER_THEM_S
         self._admits = admits

@@ -5,7 +5,6 @@ and the end.
 A read with many lines is parsed in turns with other connections. The application receives one piece of a body per
 read."""
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -15,7 +14,6 @@ import httptools
 from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
@@ -61,13 +59,8 @@ def limited_protocol(
 
     `bodies`: the budget of all bodies. `limiter`: the connections of one port. `proxies`: peers whose `x-forwarded-for`
     is trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads."""
-    known = {
-        "limits": limits,
-        "bodies": bodies,
-        "limiter": limiter or ConnectionLimiter(),
-        "proxies": proxies or Networks(),
-    }
-    known |= {"malformed": malformed or Malformed(), "heads": heads or Heads(), "turns": Turns()}
+    known = {"limits": limits, "bodies": bodies, "limiter": limiter or ConnectionLimiter(), "turns": Turns()}
+    known |= {"proxies": proxies or Networks(), "malformed": malformed or Malformed(), "heads": heads or Heads()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
 
 
@@ -76,14 +69,8 @@ class LimitedHttpProtocol(BoundedConnection):
 
     malformed: Malformed
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+    def __init__(self, config: Config, *others: Any, **named: Any) -> None:  # noqa: ANN401 - as uvicorn passes them
+        super().__init__(config, *others, **named)
         self._most_tasks = config.limit_concurrency
         self.limit_concurrency = None  # uvicorn's own rejection is plain text
         self._events = 0
@@ -116,7 +103,8 @@ class LimitedHttpProtocol(BoundedConnection):
         received.received_bytes += len(piece)
         self._read(piece)
         self._pass_on_body()
-        if received.phase is IDLE and self._has_begun():
+        has_begun = self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
+        if received.phase is IDLE and has_begun:
             received.move(HEAD)
             received.ahead_bytes = min(len(piece), self.limits.max_header_bytes)
         self._data = b""  # it may be large, and the connection idle for long
@@ -125,9 +113,6 @@ class LimitedHttpProtocol(BoundedConnection):
         if received.phase in UNPARSED:
             self._drop_waiting()
         return self._events
-
-    def _has_begun(self) -> bool:
-        return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _read(self, data: bytes) -> None:
         self._data = data
@@ -190,8 +175,7 @@ class LimitedHttpProtocol(BoundedConnection):
             self._chunks.append(body)
 
     def _pass_on_body(self) -> None:
-        """Pass the piece's part of the body to the application if the budget has room; otherwise its reader gets the
-        refusal."""
+        """Pass the piece's part of the body on if the budget has room; otherwise its reader gets the refusal."""
         if not self._chunks:
             return
         body, self._chunks = b"".join(self._chunks), []

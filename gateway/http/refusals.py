@@ -41,10 +41,9 @@ class Malformed:
 def refusal_of(
     method: bytes, url: bytes, version: str, headers: Headers, limits: HttpLimits, head_bytes: int
 ) -> ApiError | None:
-    """Return the error for a request with these headers, if it is not served.
+    """Return the error for a request with these headers, in lower case, if it is not served.
 
-    Header names are in lower case. `head_bytes` is an upper bound of the head's size, and
-    cheaper."""
+    `head_bytes` is an upper bound of the head's size."""
     if method == b"CONNECT":
         return invalid(None, "CONNECT is not supported: this is not a proxy.")
     hosts, codings, has_length = 0, [], False

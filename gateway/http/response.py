@@ -17,8 +17,7 @@ _BODILESS = (101, 204, 304)
 
 @lru_cache(maxsize=256)  # responses have few sets of header names
 def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
-    """Return the positions of `connection`, `content-length` and `transfer-encoding`. Raises RuntimeError for a bad
-    name."""
+    """Return the positions of connection, content-length and transfer-encoding. Raises RuntimeError."""
     if HEADER_RE.search(b"".join(names)):
         raise RuntimeError("invalid HTTP header name")
     places = {name.lower(): place for place, name in enumerate(names)}
@@ -74,8 +73,6 @@ class Answer:
         self._hold.release()
 
     def take_body(self) -> bytes | None:
-        """Return the body, if all of it has arrived; None if it has to be awaited with `receive`. The caller owns it
-        then."""
         cycle = self._cycle
         if cycle is None or cycle.more_body:
             return None

@@ -51,9 +51,7 @@ Push = Callable[[bytes], bool]
 
 
 class ClientConnection:
-    """A context that raises ClientDisconnect in its block as soon as the client disconnects.
-
-    Use it only after the request's body was read."""
+    """Raises ClientDisconnect in its block when the client disconnects. Use it once the request's body was read."""
 
     def __init__(self, disconnect: Disconnect) -> None:
         task = asyncio.current_task()

@@ -20,10 +20,7 @@ class ThreadTurns:
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and return its result.
-
-        A caller that is cancelled while waiting leaves the queue. Work that has started keeps its turn until it
-        finishes."""
+        """Run `work` in a thread. Once started it keeps its turn, even if its caller is cancelled."""
         if self._is_busy:
             turn = asyncio.get_running_loop().create_future()
             self._lines.setdefault(tenant, deque()).append(turn)
