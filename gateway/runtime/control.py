@@ -13,7 +13,7 @@ from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
-from fairlane.gateway.control.operators.single_sign_on import SingleSignOn, print_of
+from fairlane.gateway.control.operators.single_sign_on import SingleSignOn, settings_digest
 from fairlane.gateway.runtime.batches import Batches
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.insight import Insight
@@ -28,7 +28,7 @@ class Control:
         settings, lanes, gateway_id = setup.settings, setup.lanes, setup.gateway_id
         patient, sign_in = stores.main.patient, settings.gateway.sign_in
         admin_keys, admin_tokens = AdminKeys(patient, settings.admin_key), AdminTokens(patient)
-        sessions = Sessions(patient, admin_keys, admin_tokens, users=print_of(sign_in))
+        sessions = Sessions(patient, admin_keys, admin_tokens, users=settings_digest(sign_in))
         self.single_sign_on = SingleSignOn(patient, admin_keys, sign_in) if sign_in.issuer else None
         self.operators = Operators(admin_keys, admin_tokens, sessions)
         self.erasure = Erasure(

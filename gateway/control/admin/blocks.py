@@ -18,9 +18,8 @@ ASK_FOR_S = 15.0
 
 
 class BlockMapView(TypedDict):
-    """One worker's blocks, in order; a run is [count, tenant, lane, state], the last three as indexes into the lists,
-    -1: none.
-    """
+    """One worker's blocks, in order. A run is [count, tenant, lane, state]; the last three are indexes into the lists,
+    or -1."""
 
     worker: str
     at: float

@@ -1,10 +1,7 @@
 """A dry run: whether a request of these sizes would be admitted now, which limit binds, and how long it would wait.
 
-It reads the current state and reserves nothing, so the answer holds for this moment only. The checks run in the order
-of a real request: access, admission, the limits of every level, the queue. If the tenant may use several models, one
-that would serve the request is enough. A tenant that reserves progressively is admitted with its prompt and one token.
-For a refilling limit the reported time is when it is full again. A real refusal computes the exact moment, and may also
-wait behind requests that a full minute has paused."""
+It runs the checks of a real request in their order, and reserves nothing. One model that would serve the request is
+enough. For a refilling limit the reported time is when it is full again, at or after the exact moment."""
 
 from collections.abc import Iterable
 

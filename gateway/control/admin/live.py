@@ -1,8 +1,7 @@
-"""The console's live stream: the overview about once a second and the KV block map as it changes, as server-sent
-events.
+"""The console's live stream of server-sent events: the overview once a second, and the KV block map as it changes.
 
-Each is computed once a second for all watchers of this gateway, and not at all without watchers. A slow reader gets the
-newest frame of each event and skips older ones. A reader that accepts nothing for WRITE_TIMEOUT_S is disconnected."""
+Both are computed once for all watchers of this gateway, and not at all without watchers. A slow reader skips to the
+newest frame of each event; one that accepts nothing for WRITE_TIMEOUT_S is disconnected."""
 
 import asyncio
 import logging

@@ -34,7 +34,7 @@ from fairlane.scheduler.queue.types import LaneDepth
 # Closed slots in the window, in addition to the current one.
 WINDOW_SLOTS = 6
 # Seconds between two reads of the store; gateways report every five seconds.
-HEARD_FOR_S = 4.0
+READ_EVERY_S = 4.0
 # A gateway that has reported nothing for this long is considered dead, with its requests.
 SILENT_AFTER_MS = 15_000
 MOST_TENANTS_SHOWN = 64
@@ -104,7 +104,7 @@ class OverviewView(TypedDict):
 
 
 class Overview:
-    """The overview of the fleet; it reads the store at most once per HEARD_FOR_S for all callers together."""
+    """The overview of the fleet; it reads the store at most once per READ_EVERY_S for all callers together."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Overview:
         self._clock = clock
         self._reports: list[GatewayReport] = []
         self._sums = Sums()
-        self._asked_s = -HEARD_FOR_S
+        self._asked_s = -READ_EVERY_S
         self._asking = asyncio.Lock()
 
     async def view(self) -> OverviewView:
@@ -138,7 +138,7 @@ class Overview:
             "window_s": window_s,
             "lanes": _lanes(self._lanes, sums, workers, together([model.depths for model in models])),
             "refusals": dict(sorted(sums.refusals.items())),
-            "tenants": _tenants(sums, in_hand_now(reports, now_s * 1e3), workers, window_s),
+            "tenants": _tenants(sums, _open_requests(reports, now_s * 1e3), workers, window_s),
             "workers": [_worker(status) for status in sorted(workers, key=lambda status: status.worker_id)],
             "models": [_model(model) for model in models],
         }
@@ -146,7 +146,7 @@ class Overview:
     async def _recent(self) -> list[GatewayReport]:
         async with self._asking:
             now_s = self._clock()
-            if not 0.0 <= now_s - self._asked_s < HEARD_FOR_S:
+            if not 0.0 <= now_s - self._asked_s < READ_EVERY_S:
                 slot = int(now_s // SLOT_S)
                 self._reports = await self._fleet_metrics.recent(range(slot - WINDOW_SLOTS, slot + 1))
                 self._sums, self._asked_s = merged(one.state.sums for one in self._reports), now_s
@@ -173,8 +173,8 @@ def percentiles(buckets: Buckets) -> PercentilesView | None:
     return {"p50": p50, "p95": p95, "p99": p99}
 
 
-def in_hand_now(reports: Sequence[GatewayReport], now_ms: float) -> dict[str, tuple[int, int]]:
-    """Return the running and waiting requests of each tenant: the sum of each gateway's latest report."""
+def _open_requests(reports: Sequence[GatewayReport], now_ms: float) -> dict[str, tuple[int, int]]:
+    # The latest report of each gateway counts.
     latest = {one.gateway: one.state for one in sorted(reports, key=lambda one: one.state.at_ms)}
     running, queued = Counter[str](), Counter[str]()
     for state in latest.values():

@@ -13,4 +13,4 @@
     vendor/            uPlot, which draws the charts
 
 The page uses the operators' API like any other client, and puts all text from outside into text nodes. The browser has
-a session (`gateway.operators.sessions`), not the key. A view reports if the gateway is too old to have its API."""
+a session (see `control.operators.sessions`), not the key. A view reports if the gateway is too old to have its API."""

@@ -1,4 +1,4 @@
-"""The operations of the tenant API and of the open calls: their inputs, responses and errors."""
+"""The operations of the tenant API, and those that need no key: their inputs, responses and errors."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Descriptions of properties that request and response bodies of the tenant API share, by name.
+"""Descriptions of the properties of the tenant API's bodies, by name.
 
 `Shape.property` takes precedence over `property`. A test checks that every property has a description."""
 

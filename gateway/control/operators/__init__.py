@@ -7,8 +7,8 @@
     single_sign_on.py sign-in with OpenID Connect; `settings.py` has its configuration
     sessions.py       browser sessions: cookies, and protection against requests from other sites
 
-The admin API and the console call in. Tenants are authenticated by `gateway.auth`. All state is in the store, so that
-all gateways share it:
+Only the admin API and the console use this package; `gateway.identity` authenticates tenants. All state is in the
+store, so that all gateways share it:
 
 | key | type | holds |
 | --- | --- | --- |

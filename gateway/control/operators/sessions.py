@@ -117,8 +117,8 @@ class Sessions:
         return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     async def _bound(self, session: str, operator: Operator) -> bytes:
-        rests_on = {"key": await self._admin_keys.fingerprint(), "token": b"", "user": self._users}[operator.kind]
-        bound_to = _encode((operator.name, operator.role, operator.kind, operator.token, rests_on))
+        depends_on = {"key": await self._admin_keys.fingerprint(), "token": b"", "user": self._users}[operator.kind]
+        bound_to = _encode((operator.name, operator.role, operator.kind, operator.token, depends_on))
         return hmac.digest(session.encode(), bound_to, "sha256")
 
 

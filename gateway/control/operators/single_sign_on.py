@@ -1,13 +1,8 @@
 """Sign-in with an identity provider: OpenID Connect with an authorization code, PKCE, state and nonce.
 
-    begin    ──> redirect to the provider with a state, a nonce and the digest of a verifier; the browser keeps all
-                 three in a signed cookie for ten minutes
-    complete ──> the cookie's signature and age, the returned state ──> this state was never used before
-                 ──> the provider's token for the code and the verifier ──> signature, issuer, audience, time, nonce
-                 ──> claims → name and role
-
-Nothing is stored until a state is used, so that unauthenticated attempts cannot fill the store. A code is sent once: a
-replayed response, or one that belongs to another browser, is rejected before the provider is asked."""
+The browser keeps state, nonce and verifier in a signed cookie for ten minutes. Nothing is stored until a state is used,
+so unauthenticated attempts cannot fill the store. A code is sent once: a replayed response, or one that belongs to
+another browser, is rejected before the provider is asked."""
 
 import asyncio
 import hashlib
@@ -169,7 +164,7 @@ def _unavailable() -> ApiError:
     return ApiError("The identity provider does not answer.", "issuer_unavailable", retry_after_s=5.0)
 
 
-def print_of(section: SignInSection) -> bytes:
+def settings_digest(section: SignInSection) -> bytes:
     """Return a digest of the settings that admit users: when they change, users' sessions end."""
     claims = section.name_claim, section.roles_claim, sorted(section.roles.items())
     return hashlib.sha256(msgspec.json.encode((section.issuer, section.client_id, *claims))).digest()
