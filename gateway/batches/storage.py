@@ -7,6 +7,7 @@ import asyncio
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
     from obstore.store import ObjectStore as Bucket
 
 READ_BYTES = 256 * 1024
@@ -35,7 +35,7 @@ class Storage(Protocol):
     async def put(self, name: str, source: Path) -> None: ...
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the bytes from `start` to before `end`, in parts of about READ_BYTES. Raise NotStored."""
+        """Yield all bytes, or those from `start` to before `end`, in parts of about READ_BYTES. Raise NotStored."""
 
     async def delete(self, name: str) -> None: ...
 
@@ -70,17 +70,11 @@ class FolderStorage:
         await asyncio.to_thread(self._put, self._folder / name, source)
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        file = await asyncio.to_thread(_opened, self._folder / name, start)
-        try:
-            left = None if end is None else end - start
-            while left is None or left > 0:
-                part = await asyncio.to_thread(file.read, READ_BYTES if left is None else min(left, READ_BYTES))
-                if not part:
-                    return
-                left = None if left is None else left - len(part)
+        with await asyncio.to_thread(_opened, self._folder / name, start) as file:
+            left = sys.maxsize if end is None else end - start
+            while part := await asyncio.to_thread(file.read, min(left, READ_BYTES)):
+                left -= len(part)
                 yield part
-        finally:
-            file.close()
 
     async def delete(self, name: str) -> None:
         await asyncio.to_thread((self._folder / name).unlink, missing_ok=True)
@@ -119,8 +113,7 @@ class BucketStorage:
             if end is not None:
                 yield bytes(await asyncio.to_thread(self._bucket.get_range, name, start=start, end=end))
                 return
-            options: GetOptions = {"range": {"offset": start}} if start else {}
-            found = await asyncio.to_thread(self._bucket.get, name, options=options)
+            found = await asyncio.to_thread(self._bucket.get, name)
             parts = iter(found.stream(min_chunk_size=READ_BYTES))
             while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 yield bytes(part)

@@ -27,21 +27,18 @@ local function enqueue(batch, tenant, key, tokens)
 end
 
 -- name: batch_create
--- Stores a new batch without an owner. Called by BatchRecords.
+-- Stores a new batch without an owner.
 -- ARGV     1 batch, 2 tenant, 3 key, 4 doc, 5 creation time, ms, 6 its tokens, 7 the tenant's limit of enqueued tokens
 --          or -1, 8 the key's, 9 most open batches of a tenant, 10 its input file, 11 least expiry of that file, ms
 -- Returns  {'ok'}, or without any write: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
-local function enqueued(level)
-  local sum = 0
-  for _, tokens in ipairs(redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level)) do sum = sum + tokens end -- at most the open batches of a tenant
-  return sum
-end
 local tenant, key = ARGV[2], ARGV[3]
 if redis.call('EXISTS', KEYS[1] .. 'batch:' .. ARGV[1]) == 1 then return {'ok'} end
 local open = redis.call('HLEN', KEYS[1] .. 'enqueued:tenant:' .. tenant)
 if open >= tonumber(ARGV[9]) then return {'open', open} end
 for place, level in ipairs({'tenant', 'key'}) do
-  local limit, sum = tonumber(ARGV[6 + place]), enqueued(level .. ':' .. ARGV[1 + place])
+  local limit, sum = tonumber(ARGV[6 + place]), 0
+  local enqueued = redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level .. ':' .. ARGV[1 + place]) -- at most the open batches
+  for _, tokens in ipairs(enqueued) do sum = sum + tokens end
   if limit >= 0 and sum + ARGV[6] > limit then return {level, sum} end
 end
 redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key, 'doc', ARGV[4], 'epoch', 0, 'owner', '')
@@ -52,7 +49,7 @@ enqueue(ARGV[1], tenant, key, ARGV[6])
 return {'ok'}
 
 -- name: batch_take
--- Makes the caller the owner of a batch without an owner or with an expired lease. Called by BatchRecords.
+-- Makes the caller the owner of a batch without an owner or with an expired lease.
 -- ARGV     1 owner, 2 lease ms, 3 name of this call, then batches that it cannot run
 -- Returns  {batch, epoch, doc, progress or false, cancelling or false}, or {open batches} if none is free; a repetition
 --          of the owner's last call returns the same batch
@@ -85,7 +82,7 @@ redis.call('SET', last, ARGV[3] .. ' ' .. batch .. ' ' .. epoch, 'PX', math.max(
 return reply(batch, epoch)
 
 -- name: batch_renew
--- Extends an owner's lease. Called by BatchRecords.
+-- Extends an owner's lease.
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back, 5 ms for which nobody may take it then
 -- Returns  {1, when cancellation was requested, ms, or ''}, {0} if the owner no longer holds it
 local lease = tonumber(ARGV[4])
@@ -98,7 +95,7 @@ if lease == 0 then redis.call('HSET', record, 'owner', '') end
 return {1, held[3] or ''}
 
 -- name: batch_save
--- Saves a batch's progress. Called by BatchRecords, by its owner.
+-- Saves a batch's progress.
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 progress, 6 tokens of its unfinished lines
 -- Returns  1, or 0 if the owner no longer holds it
 local record, is_owner = owned_batch()
@@ -109,7 +106,7 @@ enqueue(ARGV[1], whose[1], whose[2], math.max(1, tonumber(ARGV[6]))) -- at least
 return 1
 
 -- name: batch_finish
--- Ends a batch and adds its complete output files. Called by BatchRecords, by its owner.
+-- Ends a batch and adds its complete output files.
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 expiry, ms, 6 now, ms, then for each of its files: id, doc, bytes,
 --          expiry, ms
 -- Returns  1, or 0 if the owner no longer holds it
@@ -136,7 +133,7 @@ redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], batch)
 return 1
 
 -- name: batch_cancel
--- Requests a batch's cancellation by its owner. Called by BatchRecords.
+-- Requests a batch's cancellation by its owner.
 -- ARGV     1 batch
 -- Returns  when cancellation was first requested, ms; false if the batch has ended
 if not redis.call('ZSCORE', KEYS[1] .. 'open', ARGV[1]) then return false end
@@ -147,11 +144,10 @@ end
 return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling'))
 
 -- name: batches_open
--- Returns the open batches of a root, in pages. Called by BatchRecords.
+-- Returns the open batches of a root, in pages.
 -- ARGV     1 cursor, '0' for the first page
 -- Returns  {cursor, '0' on the last page; doc, cancelling or false, owner or '' without a lease, tokens of its
---          unfinished lines, ...}: the result of one ZSCAN, about 64, or all of a set in compact encoding (128). A batch
---          may appear in two pages
+--          unfinished lines, ...}: about 64, at most 128. A batch may appear in two pages
 local scanned, now = redis.call('ZSCAN', KEYS[1] .. 'open', ARGV[1], 'COUNT', 64), now_ms()
 local found, open = {scanned[1]}, scanned[2]
 for at = 1, #open, 2 do
@@ -165,9 +161,8 @@ end
 return found
 
 -- name: batch_drop
--- Deletes an ended batch. Called by BatchRecords.
+-- Deletes an ended batch.
 -- ARGV     1 batch
--- Returns  nothing
 local record = KEYS[1] .. 'batch:' .. ARGV[1]
 redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
 local tenant = redis.call('HGET', record, 'tenant')
@@ -176,7 +171,7 @@ redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
 redis.call('DEL', record)
 
 -- name: batch_erase
--- Deletes a batch of a deleted tenant, ended or not; its owner then no longer holds it. Called by BatchErasure.
+-- Deletes a batch of a deleted tenant, ended or not; its owner then no longer holds it.
 -- ARGV     1 batch, 2 account of the tenant
 local record = KEYS[1] .. 'batch:' .. ARGV[1]
 local key = redis.call('HGET', record, 'key')

@@ -1,7 +1,7 @@
 -- Metadata of files: tenant, size, expiry. Their contents are in the storage (storage.py).
 
 -- name: file_open
--- Reserves a place for an upload. Called by FileRecords.
+-- Reserves a place for an upload.
 -- ARGV     1 tenant, 2 file, 3 upload time, ms, 4 expiry if it is never kept, ms, 5 most files of a tenant,
 --          6 most bytes of a tenant
 -- Returns  {'ok'}, or without any write: {'files', their number}, {'bytes', their number}
@@ -18,7 +18,7 @@ redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[4], file)
 return {'ok'}
 
 -- name: file_keep
--- Stores a complete upload. Called by FileRecords.
+-- Stores a complete upload.
 -- ARGV     1 tenant, 2 file, 3 doc, 4 its bytes, 5 expiry, ms, 6 most bytes of a tenant
 -- Returns  {'ok'}, or without any write: {'bytes', their number}, {'gone'}: the upload took too long
 local tenant, file = ARGV[1], ARGV[2]
@@ -33,9 +33,8 @@ redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], file)
 return {'ok'}
 
 -- name: file_drop
--- Deletes a file's metadata. Called by FileRecords, once its contents are deleted.
+-- Deletes a file's metadata, once its contents are deleted.
 -- ARGV     1 file
--- Returns  nothing
 local record = KEYS[1] .. 'file:' .. ARGV[1]
 local known = redis.call('HMGET', record, 'tenant', 'bytes')
 redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
@@ -47,7 +46,7 @@ if redis.call('DECRBY', KEYS[1] .. 'bytes:' .. known[1], known[2]) <= 0 then
 end
 
 -- name: documents
--- Returns documents of a tenant's files or batches in order of creation. Called by FileRecords and BatchRecords.
+-- Returns documents of a tenant's files or batches in order of creation.
 -- ARGV     1 tenant, 2 'file' or 'batch', 3 the id to start after, or '', 4 most documents, 5 '1' for newest first
 -- Returns  {doc or false, cancelling or false, ...}, or false if the id to start after is not known
 local of, kind, after = KEYS[1] .. (ARGV[2] == 'file' and 'files:' or 'batches:') .. ARGV[1], ARGV[2], ARGV[3]

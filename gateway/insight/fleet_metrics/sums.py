@@ -6,10 +6,12 @@ Each gateway samples the whole fleet, so the mean over gateways and time is righ
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 Buckets = dict[int, int]
+Key = TypeVar("Key", int, str)
 
 PER_DOUBLING = 4
 # Contains everything longer than about a day and a half.
@@ -68,7 +70,7 @@ class Sums(msgspec.Struct, array_like=True):
     def add(self, other: "Sums") -> None:
         self.samples += other.samples
         self.kv_used += other.kv_used
-        add_counts(self.refusals, other.refusals)
+        _add_counts(self.refusals, other.refusals)
         for name, lane in other.lanes.items():
             _add_fields(self.lane(name), lane)
         for name, tenant in other.tenants.items():
@@ -84,20 +86,20 @@ def merged(parts: Iterable[Sums]) -> Sums:
     return whole
 
 
-def bounded(tenants: Mapping[str, TenantSums], most: int = MOST_TENANTS) -> dict[str, TenantSums]:
+def bounded(tenants: Mapping[str, TenantSums]) -> dict[str, TenantSums]:
     """Keep the busiest tenants by name and sum up the others."""
-    if len(tenants) <= most:
+    if len(tenants) <= MOST_TENANTS:
         return dict(tenants)
     named = sorted((name for name in tenants if name != OTHERS), key=lambda name: _busy(name, tenants[name]))
-    kept = {name: tenants[name] for name in named[:most]}
-    others = TenantSums()
-    for name in (*named[most:], *((OTHERS,) if OTHERS in tenants else ())):
+    kept = {name: tenants[name] for name in named[:MOST_TENANTS]}
+    others = msgspec.structs.replace(tenants.get(OTHERS, TenantSums()))
+    for name in named[MOST_TENANTS:]:
         _add_fields(others, tenants[name])
     return {**kept, OTHERS: others}
 
 
 def bucket(ms: float) -> int:
-    """Return the number of the bucket of a duration; `upper_ms` is the bucket's upper bound."""
+    """Return the number of a duration's bucket."""
     return 0 if ms <= 1.0 else min(LAST_BUCKET, math.ceil(PER_DOUBLING * math.log2(ms)))
 
 
@@ -123,18 +125,16 @@ def percentiles_ms(buckets: Buckets, shares: Sequence[float]) -> list[float]:
     return found
 
 
-def add_counts(into: dict[str, int] | Buckets, counts: Mapping[str, int] | Mapping[int, int]) -> None:
-    """Add counts by name."""
-    known: dict[object, int] = into  # type: ignore[assignment]  # names are str or int
-    for name, count in counts.items():
-        known[name] = known.get(name, 0) + count
+def _add_counts(into: dict[Key, int], counts: Mapping[Key, int]) -> None:
+    for key, count in counts.items():
+        into[key] = into.get(key, 0) + count
 
 
 def _add_fields(into: LaneSums | TenantSums, other: LaneSums | TenantSums) -> None:
     for name in into.__struct_fields__:
         known, value = getattr(into, name), getattr(other, name)
         if isinstance(known, dict):
-            add_counts(known, value)
+            _add_counts(known, value)
         else:
             setattr(into, name, max(known, value) if name in _MAXIMA else known + value)
 

@@ -62,14 +62,12 @@ class RequestRecorder:
         gateway_id: str,
         *,
         enabled: bool,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`position` returns a job's place in its queue, from 1, or None once a worker has it. Raises STORE_ERRORS."""
         self._store = store
         self._position = position
         self.gateway_id = gateway_id
         self.enabled = enabled
-        self._wall_clock = wall_clock
         self._live: dict[str, LiveRecord] = {}
         # Live records by each of their other names, and by id; the newest last.
         self._named: dict[str, dict[str, LiveRecord]] = {}
@@ -107,7 +105,7 @@ class RequestRecorder:
             return
         refusals[tenant] += 1
         took_s = asyncio.get_running_loop().time() - arrived_s
-        record.arrived_s = self._wall_clock() - took_s
+        record.arrived_s = time.time() - took_s
         record.gateway, record.state, record.outcome = self.gateway_id, "ended", Outcome.REJECTED.value
         record.total_ms = round(took_s * 1e3, 1)
         record.time = TimeParts().until(record.total_ms)
@@ -149,7 +147,7 @@ class RequestRecorder:
                 tenant=lapsed.tenant,
                 incarnation=lapsed.incarnation,
                 key="",
-                arrived_s=self._wall_clock(),
+                arrived_s=time.time(),
                 model=lapsed.model,
                 lane=lapsed.lane,
             )
@@ -157,7 +155,7 @@ class RequestRecorder:
         record.preempted = max(record.preempted, charge.preemptions)
         if record.state != "ended":
             record.state = "ended"
-            record.total_ms = round((self._wall_clock() - record.arrived_s) * 1e3, 1)
+            record.total_ms = round((time.time() - record.arrived_s) * 1e3, 1)
             record.message = "The gateway that served it was lost; its published tokens are charged."
             record.time = record.time.until(record.total_ms)
             record.add(record.total_ms, "ended")

@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 class Simulator:
     """Runs one task at a time."""
 
-    def __init__(self, *, wall_s: float = WALL_S) -> None:
-        self._wall_s = wall_s
+    def __init__(self) -> None:
         self._is_busy = False
 
     async def run(self, task: SimulationTask) -> dict[str, Any]:
@@ -53,7 +52,7 @@ class Simulator:
             preexec_fn=die_with_parent(),
         )
         try:
-            async with asyncio.timeout(self._wall_s):
+            async with asyncio.timeout(WALL_S):
                 said, _ = await process.communicate(task)
         except TimeoutError:
             raise _too_much() from None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.insight.request_traces import simulator
 from fairlane.gateway.insight.request_traces.simulate_process import SimulationTask
 from fairlane.gateway.insight.request_traces.simulator import Simulator
 from fairlane.scheduler.simulation.calibration import Calibration
@@ -197,7 +198,7 @@ async def test_a_second_simulation_is_told_to_wait(bench: AdminBench) -> None:
     assert int(refused.headers["retry-after"]) >= 10
 
 
-async def test_a_simulation_without_end_is_cut_off(bench: AdminBench) -> None:
+async def test_a_simulation_without_end_is_cut_off(bench: AdminBench, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(bench, CSV)
     task = SimulationTask(
         name=path.name,
@@ -212,10 +213,11 @@ async def test_a_simulation_without_end_is_cut_off(bench: AdminBench) -> None:
         seed=0,
         bad_rows="skip",
     )
-    simulator = Simulator(wall_s=0.001)
 
-    with pytest.raises(ApiError) as refused:
-        await simulator.run(task)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulator, "WALL_S", 0.001)
+        with pytest.raises(ApiError) as refused:
+            await Simulator().run(task)
 
     assert (refused.value.code, refused.value.param) == ("request_exceeds_limit", "trace")
     assert (await Simulator().run(task))["played"] == 40, "and the next one has its turn"

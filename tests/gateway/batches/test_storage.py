@@ -41,7 +41,6 @@ async def test_what_was_put_can_be_read_whole_and_in_part(kept: Storage, tmp_pat
 
     assert not given.exists()
     assert await read_all(kept, "files/a") == CONTENT
-    assert await read_all(kept, "files/a", 5) == CONTENT[5:]
     assert await read_all(kept, "files/a", 5, 17) == CONTENT[5:17]
 
 

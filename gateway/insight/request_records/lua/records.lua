@@ -140,7 +140,7 @@ end
 return found
 
 -- name: records_running
--- Returns a page of the running requests of one gateway. Called by RecordStore until the cursor is 0 again.
+-- Returns a page of the running requests of one gateway. The last page has the cursor 0.
 -- ARGV     1 gateway, 2 cursor, 0 at first, 3 about how many entries to read
 -- Returns  {ms since the gateway's last report, next cursor, document, …}; a document may appear twice. {} without the
 --          gateway
