@@ -11,6 +11,7 @@ from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.quotas import keyspace
 from fairlane.quotas.store import Charge
 
+EventKind = Literal["queued", "position", "taken", "first_token", "preempted", "paused", "resumed", "moved", "ended"]
 # `lost`: its gateway is silent, and the request has not been settled yet.
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 STATES: tuple[State, ...] = get_args(State)
@@ -24,7 +25,7 @@ class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
     """One event. `figure` is the place of `queued` and `position`, and the stall in ms of `resumed` and `moved`."""
 
     at_ms: float
-    kind: str
+    kind: EventKind
     figure: float | None = None
 
 
@@ -117,7 +118,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Time of its end, in epoch ms; 0 while it runs."""
         return 0 if self.total_ms is None else round(self.arrived_s * 1e3 + self.total_ms)
 
-    def add(self, at_ms: float, kind: str, figure: float | None = None) -> None:
+    def add(self, at_ms: float, kind: EventKind, figure: float | None = None) -> None:
         self.events += [RecordedEvent(round(at_ms, 1), kind, figure)]
         if len(self.events) > MOST_EVENTS:
             del self.events[MOST_EVENTS // 2]

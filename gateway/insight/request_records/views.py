@@ -6,7 +6,7 @@ import msgspec
 from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
 from fairlane.common.views import about, view_of
-from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
+from fairlane.gateway.insight.request_records.record import EventKind, RecordedPreemption, RequestRecord, State
 from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.gateway.insight.request_records.why import waits_of, why, words_of
 
@@ -24,8 +24,7 @@ class RequestFields(TypedDict):
     lane: Annotated[str, about("The lane that served it")]
     state: Annotated[State, about("`lost`: its gateway is silent, and the request has not been settled yet")]
     outcome: Annotated[
-        str | None,
-        about("`rejected`, `finished`, `cancelled`, `expired`, `unavailable` or `failed`; null: it is running"),
+        str | None, about("`rejected`, `finished`, `cancelled`, `expired`, `unavailable` or `failed`; null: it runs")
     ]
     code: Annotated[str | None, about("The error that refused or ended it, or `client_closed`; null: none did")]
     arrived_at: Annotated[float, about("Unix seconds")]
@@ -55,13 +54,7 @@ class RequestEvent(TypedDict):
     """One event of a request."""
 
     at_ms: Annotated[float, about("Time since the request's arrival")]
-    kind: Annotated[
-        str,
-        about(
-            "`queued`, `position`, `taken`, `first_token`, `preempted`, `paused`, `resumed`, `ended`, or "
-            "`moved`: to another worker, after its own was lost or gave it back"
-        ),
-    ]
+    kind: Annotated[EventKind, about("`moved`: to another worker, after its own was lost or gave it back")]
     position: Annotated[int | None, about("1 + the tenant's requests ahead of it in the lane; null for other kinds")]
     stall_ms: Annotated[float | None, about("`resumed`: time of its stall; `moved`: time without a token; else null")]
 
@@ -83,9 +76,7 @@ class RequestTime(TypedDict):
     decode_ms: Annotated[float, about("From its first token to its last")]
     preempted_ms: Annotated[float, about("Time in which a choice was preempted")]
     paused_ms: Annotated[float, about("Time in which a choice waited for its own limits, and none was preempted")]
-    network_ms: Annotated[
-        float, about("Time before the queue, the first token's way to the gateway, and the time after its last token")
-    ]
+    network_ms: Annotated[float, about("Before the queue, from the worker to the gateway, and after its last token")]
 
 
 class PreemptionCause(TypedDict):
@@ -137,9 +128,7 @@ class RequestDetail(RequestFields, OfClass):
     limit: Annotated[str | None, about("Name of the limit that refused or ended it; null: none")]
     deadline_ms: Annotated[float | None, about("Stated deadline of the last token; null: none")]
     ttft_deadline_ms: Annotated[float | None, about("Stated deadline of the first token; null: none")]
-    ttft_target_ms: Annotated[
-        float | None, about("When its first token was due: as stated, or the lane's target; null: it was refused")
-    ]
+    ttft_target_ms: Annotated[float | None, about("Its stated TTFT deadline, or the lane's target; null: refused")]
     expected_ttft_ms: Annotated[float | None, about("Admission's prediction; null: no worker knew its costs")]
     tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
     choices: Annotated[int, about("Choices of all its prompts")]

@@ -67,14 +67,8 @@ class LatencySeriesView(TypedDict):
     """A lane's latencies at each percentile of the plot."""
 
     lane: Annotated[str, about("Name of the lane")]
-    ttft_ms: Annotated[
-        list[float] | None,
-        about("Time to the first token at each of the plot's percentiles; null: no request had a token"),
-    ]
-    tpot_ms: Annotated[
-        list[float] | None,
-        about("Mean time per output token at each of the plot's percentiles; null: no request had two tokens"),
-    ]
+    ttft_ms: Annotated[list[float] | None, about("Time to the first token; null: no request had a token")]
+    tpot_ms: Annotated[list[float] | None, about("Mean time per output token; null: no request had two tokens")]
 
 
 class RunPlotsView(TypedDict):
@@ -142,9 +136,7 @@ def run_view(load: float, summary: Summary, tiers: Iterable[Tier]) -> SimulatedR
         preemptions=summary.total.preemptions,
         preemption_tax=summary.preemption_tax or 0.0,
         max_service_gap=summary.max_service_gap or 0.0,
-        lanes=[
-            _lane(name, group, targets[LaneName(name)], summary.duration_s) for name, group in summary.lanes.items()
-        ],
+        lanes=[_lane(name, each, targets[LaneName(name)], summary.duration_s) for name, each in summary.lanes.items()],
         tenants=[_tenant(name, summary.tenants[name], summary.service[name]) for name in most],
         plots=_plots(summary, most),
     )

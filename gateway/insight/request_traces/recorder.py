@@ -1,7 +1,7 @@
 """Records ended requests: arrival, sizes and pseudonyms.
 
-A request costs one note on the event loop. A thread writes the notes once a second, so a gateway that is killed loses
-one second and leaves a readable file. No content is written: prompts are named by keyed hashes, block by block."""
+A thread writes once a second, so a gateway that is killed loses one second and leaves a readable file. No content is
+written: prompts are named by keyed hashes, block by block."""
 
 import asyncio
 import logging
@@ -31,8 +31,8 @@ MOST_WAITING, MOST_WAITING_TOKENS = 20_000, 2_000_000
 log = logging.getLogger(__name__)
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's parameters."""
+class Asked(msgspec.Struct, kw_only=True):
+    """A request's parameters, and its end."""
 
     # On the event loop's clock.
     arrived_s: float
@@ -42,13 +42,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     prompts: Sequence[Sequence[int]]
     requests: Sequence[Request]
     salt: str
-
-
-class _Note(msgspec.Struct, frozen=True):
-    asked: Asked
-    at_ms: float
-    outputs: Sequence[int]
-    outcome: str
+    at_ms: float = 0.0
+    outputs: Sequence[int] = ()
+    outcome: str = SERVED
 
 
 class TraceRecorder:
@@ -60,7 +56,7 @@ class TraceRecorder:
         self._folder = folder
         self._key = key
         self._most_bytes = most_bytes
-        self._waiting: list[_Note] = []
+        self._waiting: list[Asked] = []
         self._waiting_tokens = 0
         self._left_out = 0
         # The last lines could not be written.
@@ -84,8 +80,9 @@ class TraceRecorder:
             self._left_out += 1
             return
         self._waiting_tokens += tokens
-        at_ms = (time.time() - asyncio.get_running_loop().time() + asked.arrived_s) * 1e3
-        self._waiting.append(_Note(asked, at_ms, outputs, code or SERVED))
+        asked.at_ms = (time.time() - asyncio.get_running_loop().time() + asked.arrived_s) * 1e3
+        asked.outputs, asked.outcome = outputs, code or SERVED
+        self._waiting.append(asked)
 
     async def run(self) -> None:
         try:
@@ -107,19 +104,19 @@ class TraceRecorder:
             self._lines = TraceLines(Pseudonyms(await self._key()))
         await asyncio.to_thread(self._write, self._take(), self._lines)
 
-    def _take(self) -> list[_Note]:
+    def _take(self) -> list[Asked]:
         taken, self._waiting, self._waiting_tokens = self._waiting, [], 0
         if self._left_out:
             log.warning("%d requests were not recorded: they ended faster than they could be written", self._left_out)
             self._left_out = 0
         return taken
 
-    def _write(self, notes: Sequence[_Note], lines: "TraceLines") -> None:
+    def _write(self, requests: Sequence[Asked], lines: "TraceLines") -> None:
         with self._writing:
             try:
-                for note in notes:
+                for asked in requests:
                     file = self._opened(lines)
-                    made = lines.of(note)
+                    made = lines.of(asked)
                     file.write(made)
                     self._written += len(made)
                 if self._file is not None:
@@ -138,7 +135,7 @@ class TraceRecorder:
             self._file = None
 
     def _opened(self, lines: "TraceLines") -> IO[bytes]:
-        assert self._folder is not None  # noqa: S101 - there are no notes without a folder
+        assert self._folder is not None  # noqa: S101 - nothing is noted without a folder
         if self._file is not None and self._written >= self._most_bytes:
             self._file.close()
             self._file = None
@@ -162,34 +159,33 @@ class TraceLines:
         head = RecordedHead(fairlane_trace=VERSION, started_at=round(time.time(), 3), block_tokens=BLOCK_TOKENS)
         return self._encode(head) + b"\n"
 
-    def of(self, note: _Note) -> bytes:
+    def of(self, asked: Asked) -> bytes:
         """Return a line for each prompt of a request, after one for its tenant if that is new or has changed."""
-        asked, tenant = note.asked, note.asked.tenant
+        tenant = asked.tenant
         name = self._pseudonyms.tenant(tenant.id, tenant.created_at)
-        lines = [self._line(note, name, number) for number in range(len(asked.prompts))]
+        lines = [self._line(asked, name, number) for number in range(len(asked.prompts))]
         if self._written_versions.get(name) != tenant.version:
             self._written_versions[name] = tenant.version
             line = RecordedTenant(tenant=name, weight=tenant.weight, limits=tenant.limits.as_dict())
             lines.insert(0, self._encode(line))
         return b"\n".join(lines) + b"\n"
 
-    def _line(self, note: _Note, tenant: str, number: int) -> bytes:
-        asked, level = note.asked, note.asked.level
-        request, prompt = asked.requests[number], asked.prompts[number]
+    def _line(self, asked: Asked, tenant: str, number: int) -> bytes:
+        level, request, prompt = asked.level, asked.requests[number], asked.prompts[number]
         scope = asked.tenant.share_group or tenant
         return self._encode(
             RecordedRequest(
-                at_ms=round(note.at_ms, 1),
+                at_ms=round(asked.at_ms, 1),
                 tenant=tenant,
                 lane=level.lane.name,
                 prompt_tokens=len(prompt),
-                output_tokens=note.outputs[number] if note.outputs else 0,
+                output_tokens=asked.outputs[number] if asked.outputs else 0,
                 max_tokens=request.max_tokens if request.max_tokens_stated else None,
                 n=request.choices,
                 model=asked.model,
                 ttft_ms=level.hard_ttft_ms,
                 deadline_ms=level.deadline_ms,
-                outcome=note.outcome,
+                outcome=asked.outcome,
                 prefix=self._pseudonyms.blocks(f"{scope} {asked.salt}", prompt),
             )
         )

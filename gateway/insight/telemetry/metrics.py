@@ -53,11 +53,7 @@ class Telemetry:
 
     def _requests(self, by_tenant: Labels) -> None:
         self.requests = self._counter(
-            "requests",
-            "Number of requests by how they ended; `code` is `ok`, or the error's.",
-            "endpoint",
-            "lane",
-            "code",
+            "requests", "Number of requests by their end; `code` is `ok` or the error's.", "endpoint", "lane", "code"
         )
         self.refusals = self._counter(
             "refusals", "Number of requests that were rejected or ended by an error.", *by_tenant, "code"
@@ -66,10 +62,7 @@ class Telemetry:
             "replays", "Number of responses replayed to a request with the same idempotency key.", "endpoint"
         )
         self.shadow_refusals = self._counter(
-            "shadow_refusals",
-            "Number of requests admitted that a limit in shadow mode would have rejected.",
-            *by_tenant,
-            "limit",
+            "shadow_refusals", "Number of requests admitted despite a limit in shadow mode.", *by_tenant, "limit"
         )
         self.jobs = self._counter(
             "flights", "Number of jobs by how they ended; rejected requests have none.", "lane", "outcome"
@@ -87,19 +80,14 @@ class Telemetry:
             "time_to_first_token_seconds", "Time from a request's arrival to its first token, in seconds.", labels
         )
         self.queue_wait = self._histogram(
-            "queue_wait_seconds",
-            "Time from a job's enqueueing to the step that begins its prefill, in seconds.",
-            labels,
+            "queue_wait_seconds", "Time from enqueueing a job to the step that begins its prefill, in seconds.", labels
         )
         self.time_per_output_token = self._histogram(
-            "time_per_output_token_seconds",
-            "Mean time of a request from one of its tokens to the next, in seconds.",
-            labels,
-            _TOKEN_SECONDS,
+            "time_per_output_token_seconds", "Mean time between a request's tokens, in seconds.", labels, _TOKEN_SECONDS
         )
         self.inter_token_gap = self._histogram(
             "inter_token_gap_seconds",
-            "Time from one arrival of tokens of a request to the next, in seconds; stalls are in its tail.",
+            "Time between arrivals of a request's tokens, in seconds.",
             labels,
             _TOKEN_SECONDS,
         )
@@ -110,26 +98,18 @@ class Telemetry:
     def _state(self) -> None:
         self.store_up = self._gauge("store_up", "1 while the store answers, else 0.")
         self.quota_store_up = self._gauge("quota_store_up", "1 while the store of budgets answers, else 0.")
-        self.store_fault = self._gauge(
-            "store_fault", "1 while the last check of the stores found a fault of this kind, else 0.", "fault"
-        )
+        self.store_fault = self._gauge("store_fault", "1 while the last check found this fault, else 0.", "fault")
         self.store_openings = self._total("store_openings", "Number of times that a store became unavailable.")
         self.connections = self._gauge("connections", "Number of open connections of the tenants' port.")
         self.most_connections = self._gauge("max_connections", "Maximum number of connections of the tenants' port.")
-        self.connections_cut = self._total(
-            "connections_cut", "Number of connections without a key that were closed for others."
-        )
+        self.connections_cut = self._total("connections_cut", "Number of connections without a key closed for others.")
         self.malformed = self._total("malformed_requests", "Number of requests that are invalid HTTP or too large.")
         self.unreported = self._gauge(
-            "unreported", "Number of requests admitted without the store and not charged there yet."
+            "unreported", "Number of requests admitted without the store and not charged yet."
         )
-        self.settlements_in_hand = self._gauge(
-            "settlements_in_hand", "Number of settlements that wait for a worker or the store."
-        )
+        self.settlements_in_hand = self._gauge("settlements_in_hand", "Number of settlements that are not finished.")
         self.reaped = self._total("reaped", "Number of lapsed reservations of dead gateways that were settled here.")
-        self.records_dropped = self._total(
-            "request_records_dropped", "Number of requests that ended without a record of their own."
-        )
+        self.records_dropped = self._total("request_records_dropped", "Number of requests that ended without a record.")
         self.ledger_exported = self._total("ledger_exported", "Number of entries of the ledger exported here.")
         self.ledger_lost = self._total("ledger_lost", "Number of entries of the ledger dropped before their export.")
         self.wasted_tokens = self._total("wasted_tokens", "Number of tokens published here without being charged.")
@@ -142,7 +122,7 @@ class Telemetry:
             "batches", "Number of batches that ended here: completed, failed, expired or cancelled.", "status"
         )
         self.batch_lines = self._counter(
-            "batch_lines", "Number of lines of batches by how they ended: completed, failed or expired.", "outcome"
+            "batch_lines", "Number of lines of batches by their end: completed, failed or expired.", "outcome"
         )
 
     def _whose(self, tenant: str) -> Labels:
