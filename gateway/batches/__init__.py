@@ -12,6 +12,4 @@
     erasure.py                  erases a deleted tenant's files and batches
     keys.py                     Redis keys, and the scripts in `lua/`
 
-The callers are the file and batch endpoints in `gateway.api`, and the application, which passes its endpoints to the
-runner. This package decides nothing about budgets or queues: a line goes through `gateway.pipeline` like a client's
-request. It never imports `gateway.api`."""
+A line goes through `gateway.pipeline` like a client's request, with the same budgets and queues."""

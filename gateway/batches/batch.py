@@ -63,7 +63,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
-    # Trace context of the request that created the batch, linked from its lines' traces; empty: not traced.
+    # Of the request that created the batch; empty: not traced.
     traceparent: str = ""
 
     @property
@@ -126,10 +126,7 @@ def keyed_id(caller: bytes, key: bytes, day: int) -> str:
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """The ended lines, and the number of segments with their answers.
-
-    It is stored as a whole with each step, so that a store that has lost the latest step is up to date after the next
-    one."""
+    """The ended lines, and the number of segments with their answers; always stored as a whole."""
 
     done: bytearray
     # Segments that count, by the run that wrote them (results.py).

@@ -67,9 +67,7 @@ class BatchRecords:
     async def create(
         self, root: str, batch: Batch, tokens: int, *, tenant_limit: int | None, key_limit: int | None
     ) -> BatchesFull | None:
-        """Store a new batch, or return the limit that prevents it.
-
-        `tokens`: estimate for all its lines. `tenant_limit` and `key_limit` bound enqueued tokens."""
+        """Store a new batch of about `tokens`, or return the limit that prevents it."""
         limits = [-1 if limit is None else limit for limit in (tenant_limit, key_limit)]
         now_ms = round(time.time() * 1e3)
         doc = msgspec.json.encode(batch)
@@ -157,8 +155,7 @@ class BatchRecords:
         return texts(await call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
     async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
-        """Take a batch without an owner, except those in `but`, or return None. A root without open batches is
-        unlisted."""
+        """Take a batch without an owner, except those in `but`. A root without open batches is unlisted."""
         found = await self._run("batch_take", root, owner, lease_ms, secrets.token_hex(8), *but)
         if len(found) == 1:
             if not found[0]:
@@ -175,7 +172,7 @@ class BatchRecords:
         )
 
     async def renew(self, taken: TakenBatch, lease_ms: int, *, rest_ms: int = 0) -> tuple[bool, bool]:
-        """Extend the lease, or release the batch if `lease_ms` is 0; it can then be taken again after `rest_ms`.
+        """Extend the lease, or release the batch for others to take after `rest_ms` if `lease_ms` is 0.
 
         Return whether the owner still holds the batch, and whether cancellation was requested."""
         held, *cancelling = await self._run_as_owner("batch_renew", taken, lease_ms, rest_ms)

@@ -149,7 +149,7 @@ class FileRecords:
 
 
 async def delete(storage: Storage, records: FileRecords, root: str, file_id: str) -> None:
-    """Delete a file: contents first, so that an interrupted deletion is still found and finished by the sweep."""
+    """Delete a file: contents first, so that the sweep finishes an interrupted deletion."""
     await storage.delete(contents(file_id))
     await storage.delete(index(file_id))
     await records.drop(root, file_id)

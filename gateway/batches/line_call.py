@@ -1,7 +1,4 @@
-"""One line as a request, through the endpoint that a client's request would use, in this process.
-
-The line is thus validated, admitted, reserved, queued and settled by the same code. Its `Caller` carries the
-differences: it belongs to a batch, is due when the window ends, and all its runs are charged as one."""
+"""One line as a request, through the endpoint that a client's request would use, in this process."""
 
 import asyncio
 from collections.abc import Mapping
@@ -33,8 +30,7 @@ class LineCalls:
     def __init__(
         self, endpoints: Mapping[str, Endpoint], telemetry: Telemetry, *, max_answer_bytes: int, at_once: int
     ) -> None:
-        """`endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run
-        concurrently."""
+        """`endpoints`: by path, without the tenant middleware. `at_once`: lines that may run concurrently."""
         self._endpoints = endpoints
         self._telemetry = telemetry
         self._max_answer_bytes = max_answer_bytes
@@ -44,10 +40,9 @@ class LineCalls:
     async def run(
         self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect, link: str = ""
     ) -> tuple[int, bytes]:
-        """Return status and body of the response to one line.
+        """Return status and body of the response to one line. `link`: trace context of the batch.
 
-        `leave` ends the request like a client's disconnect. `link`: trace context of the batch. Raise ApiError,
-        STORE_ERRORS or AnswerTooLarge; ClientDisconnect after `leave`."""
+        Raise ApiError, STORE_ERRORS or AnswerTooLarge; ClientDisconnect after `leave`."""
         recording, hold = Recording(self._max_answer_bytes), BodyHold(self._bodies)
         exchange = Exchange(leave, RecordedChannel(body, recording), request_id, hold)
         scope = {"type": "http", "method": "POST", "path": path, "headers": _HEADERS}

@@ -1,9 +1,7 @@
 """One batch while this gateway runs it: a bounded number of its lines at a time, then its output files.
 
-Lines start in the file's order. A line that is refused for a temporary reason (429, 503, store unavailable) is retried
-until the window ends, and delays the lines behind it. Answers are kept in segments: the segment is stored first, then
-the store records that it counts. Lines that were running when this process died run again under the same name,
-continue from their published output, and are charged once."""
+Lines start in the file's order. Answers are kept in segments: the segment is stored first, then the store records that
+it counts. Lines that were running when a gateway died run again under the same name, and are charged once."""
 
 import asyncio
 import logging
@@ -63,7 +61,7 @@ class OpenBatch:
         self.is_elsewhere = False
         # The batch must give up its place to another tenant's batch.
         self.gives_way = False
-        # Seconds for which the batch should not be taken again after it gave up its place.
+        # Time for which the batch cannot be taken again after that.
         self._rest_s = 0.0
         self._tokens = 0
 
@@ -193,8 +191,7 @@ class OpenBatch:
         return "expired" if time.time() >= self._batch.expires_at else None
 
     def _leaves_its_place(self, runner: "LineRunner") -> bool:
-        """Return whether the batch gives up its place: its turn is over, or it can run no line for a while and others
-        wait."""
+        """Return whether its turn is over, or it can run no line for a while and others wait."""
         if runner.rests_s >= LEAST_REST_S and self._host.is_crowded:
             self._rest_s = runner.rests_s
             return True

@@ -92,8 +92,7 @@ def _response(batch: Batch, place: int, custom_id: str | None, status: int, body
 
 
 def _record(batch: Batch, place: int, custom_id: str | None, **result: object) -> bytes:
-    """Encode a record as one line, also for readers that split lines at Unicode line ends, as Python's `splitlines`
-    does."""
+    """Encode a record as one line, also for readers that split lines at Unicode line ends."""
     record = {"id": request_id(batch, place), "custom_id": custom_id, "response": None, "error": None}
     line = msgspec.json.encode(record | result)
     for end in _UNICODE_LINE_ENDS:

@@ -1,7 +1,6 @@
 """The batches that this gateway runs: it takes free ones under a lease, and releases them on shutdown.
 
-When a gateway dies, others take over its batches once the leases have expired. The runner also sweeps expired files,
-and drafts that dead processes have left on disk."""
+The runner also sweeps expired files, and drafts that dead processes have left on disk."""
 
 import asyncio
 import logging
@@ -54,9 +53,7 @@ class BatchRunner:
 
     @asynccontextmanager
     async def running(self, endpoints: Mapping[str, Endpoint]) -> AsyncIterator[None]:
-        """Run batches inside the context, and release them at its end.
-
-        `endpoints`: by path, without the tenant middleware around them."""
+        """Run batches inside the context, and release them at its end. `endpoints`: by path."""
         host = self._host
         host.calls = LineCalls(
             endpoints, host.telemetry, max_answer_bytes=host.max_answer_bytes, at_once=host.most_lines
@@ -102,8 +99,8 @@ class BatchRunner:
     async def _look(self) -> None:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
-        Roots with the fewest places come first. If all places are taken, a root without a place gets an additional one,
-        and the root with the most releases one. The batch that loses its place continues on its next turn."""
+        Roots with the fewest places come first. If all are taken, a root without one gets an additional place, and the
+        root with the most releases one."""
         if self._host.is_stopping() or not self._host.most_batches:
             return
         now_s = time.monotonic()
@@ -135,8 +132,7 @@ class BatchRunner:
             leaving.gives_way = True
 
     def _leaving(self, places: Counter[str]) -> OpenBatch | None:
-        """Return the batch that must give up its place: the oldest of the root with the most places; None if none has
-        to."""
+        """Return the batch that must give up its place, if any: the oldest of the root with the most places."""
         here = [batch for batch in self._open.values() if not batch.gives_way]
         first = max(here, key=lambda batch: (places[batch.root], -batch.begun_s))
         is_over = places[first.root] > 1 or time.monotonic() - first.begun_s >= TURN_S

@@ -1,7 +1,6 @@
 """The storage of file contents: a folder on disk, or a bucket of an object store, by the URL in `files.url`.
 
-An object appears whole or not at all. Unfinished files are drafts in a folder of this machine, which is swept, so that
-a crashed process leaves nothing behind for long."""
+An object appears whole or not at all. Unfinished files are drafts in a folder of this machine, which is swept."""
 
 import asyncio
 import os
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 256 * 1024
 PARTIAL = ".partial"
-# Seconds without a write after which a draft's process is considered dead. It must stay well below an hour, within
-# which a deleted tenant's unfinished uploads must be erased.
+# Age of a dead process's draft. Well below an hour, within which a deleted tenant's uploads must be erased.
 FORGOTTEN_S = 1_800.0
 
 
@@ -95,10 +93,7 @@ class FolderStorage:
 
 
 class BucketStorage:
-    """A bucket of an object store, through obstore.
-
-    It uses obstore's blocking calls in threads: the async ones call back from their own threads, which may run while
-    the interpreter is shutting down."""
+    """A bucket of an object store, through obstore's blocking calls: async ones may call back during shutdown."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self._bucket = bucket
@@ -132,10 +127,7 @@ class BucketStorage:
 
 
 def storage(url: str) -> Storage:
-    """Return the storage of a URL: a folder for `file:///…`, else a bucket as obstore reads it (`s3://…`, `gs://…`,
-    `az://…`).
-
-    Raise ValueError for any other URL, and for a bucket if obstore is not installed."""
+    """Return a folder for `file:///…`, else a bucket (`s3://…`, `gs://…`, `az://…`). Raise ValueError."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):

@@ -36,9 +36,8 @@ if redis.call('EXISTS', KEYS[1] .. 'batch:' .. ARGV[1]) == 1 then return {'ok'} 
 local open = redis.call('HLEN', KEYS[1] .. 'enqueued:tenant:' .. tenant)
 if open >= tonumber(ARGV[9]) then return {'open', open} end
 for place, level in ipairs({'tenant', 'key'}) do
-  local limit, sum = tonumber(ARGV[6 + place]), 0
-  local enqueued = redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level .. ':' .. ARGV[1 + place]) -- at most the open batches
-  for _, tokens in ipairs(enqueued) do sum = sum + tokens end
+  local limit, sum, enqueued = tonumber(ARGV[6 + place]), 0, KEYS[1] .. 'enqueued:' .. level .. ':' .. ARGV[1 + place]
+  for _, tokens in ipairs(redis.call('HVALS', enqueued)) do sum = sum + tokens end -- at most the open batches
   if limit >= 0 and sum + ARGV[6] > limit then return {level, sum} end
 end
 redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key, 'doc', ARGV[4], 'epoch', 0, 'owner', '')

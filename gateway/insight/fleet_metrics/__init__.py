@@ -5,11 +5,8 @@
     metrics_store.py the sums of all gateways in the store, and the rings of history
     reporter.py      reports the counts to the store every few seconds, and merges closed slots
 
-The runtime runs the reporter; the admin API reads. This package uses the fleet cache, never a request.
-
 Every gateway writes its counts of the current ten-second slot. One gateway, which holds a lease, merges each closed
-slot into a ring, and each closed step of a ring into the next ring. Merging is idempotent. All keys share one hash tag.
-Under `fl:{figures}:`
+slot into a ring, and each closed step of a ring into the next ring. Merging is idempotent. Keys under `fl:{figures}:`
 
 | key | type | holds |
 | --- | --- | --- |

@@ -79,9 +79,7 @@ class FleetMetricsStore:
         self._client = client
 
     async def report(self, slot: int, gateway: str, state: ReportedState) -> tuple[int, bool]:
-        """Replace this gateway's report of a slot.
-
-        Return the store's clock in ms, and whether this gateway must merge."""
+        """Replace this gateway's report of a slot; return the store's clock in ms, and whether to merge."""
         kept_ms = SLOTS_KEPT * SLOT_S * 1_000
         reply = await _SCRIPTS.run(
             self._client, "metrics_report", PREFIX, slot, gateway, _encode(state), kept_ms, MERGER_MS
@@ -104,8 +102,7 @@ class FleetMetricsStore:
         return [step for step in found if step.number in wanted]
 
     async def merge(self, slot: int) -> None:
-        """Merge into the rings everything that is complete while `slot` is the current one. Repeating it writes the
-        same."""
+        """Merge what is complete while `slot` is the current one into the rings. It may be repeated."""
         marks = {
             int(step_s): int(mark) for step_s, mark in (await call(self._client, "HGETALL", f"{PREFIX}merged")).items()
         }
@@ -119,10 +116,7 @@ class FleetMetricsStore:
             last = await self._coarsen(finer, ring, last, marks.get(ring.step_s))
 
     async def erase(self, tenant: str, first_s: float, last_s: float) -> int:
-        """Count a deleted tenant under OTHERS in all steps from `first_s` to `last_s`; return the number of changed
-        steps.
-
-        The sums stay the same. A new tenant with the same id keeps its name in later steps."""
+        """Count a deleted tenant under OTHERS in these steps; return the number of changed steps."""
         erased = 0
         for ring in RINGS:
             last = int(last_s // ring.step_s)

@@ -1,8 +1,7 @@
 """Sums over a span of time, which can be added up over gateways and over time. Pure.
 
-Durations are counted in a fixed series of buckets, four for each doubling of a millisecond: the sums of any two
-gateways can be added, and the error of a percentile is at most 10%. Levels (queued, running) are summed over samples.
-Each gateway samples the whole fleet, so the mean over gateways and time is right."""
+Durations are counted in four fixed buckets for each doubling of a millisecond, so the error of a percentile is at most
+10%. Levels (queued, running) are summed over samples of the whole fleet, which every gateway takes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

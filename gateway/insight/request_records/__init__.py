@@ -10,6 +10,5 @@
     views.py         the JSON shapes of records
     why.py           a record as one or two sentences
 
-`gateway.api.generate` opens and ends a record, `gateway.pipeline` reports events and charges, and the admin API and
-`GET /v1/requests/{id}` read it. A request costs a few assignments: a timer writes to the store in batches, and
-drops what exceeds its bounds."""
+`gateway.api.generate` opens and ends a record, `gateway.pipeline` reports events and charges. A request costs a few
+assignments: a timer writes to the store in batches, and drops what exceeds its bounds."""

@@ -112,9 +112,7 @@ class RequestRecorder:
         self._keep(record.code not in _OWN_LIMITS, lambda: record)
 
     def local(self, name: str, account: str | None = None) -> RequestRecord | None:
-        """Return a record that this gateway has and the store may not have yet.
-
-        `name` is its id, or the request's or answer's id. `account`: return only records of this account's tenant."""
+        """Return a record that the store may not have yet, by its id or another name; None: of any account."""
         live = self._live_by(name, account)
         if live is not None:
             return live.record

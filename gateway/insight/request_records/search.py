@@ -1,6 +1,4 @@
-"""Lists of records: running requests, the latest first, then ended ones in the same order.
-
-A list reads at most the whole ring, a part at a time, and keeps no more than a page of it."""
+"""Lists of records, the latest or the slowest first. A list reads the ring in parts, and keeps at most a page of it."""
 
 import asyncio
 import heapq
@@ -78,9 +76,7 @@ class Records:
         self._one_at_a_time = asyncio.Lock()
 
     async def find(self, given: str, account: str | None = None) -> RequestRecord | None:
-        """Return the record of an id: its own, alone or within an answer's or job's id, or another of its names.
-
-        `account`: return only records of this account's tenant."""
+        """Return a record by its id, alone or within an answer's or job's id, or another name; None: of any account."""
         if not given:
             return None
         own = _OWN_ID.fullmatch(given)

@@ -60,9 +60,7 @@ class RecordStore:
         return _read_as_seen(found[0], int(found[1]), found[2].decode())
 
     async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
-        """Return a part of the ring, newest first, and whether there may be more.
-
-        It contains `most` records that ended by `latest_ms`, after skipping `passed_over`."""
+        """Return up to `most` records that ended by `latest_ms`, newest first, and whether there may be more."""
         latest = "+inf" if latest_ms == float("inf") else str(round(latest_ms))
         found = await self._run("records_ended", latest, passed_over, most)
         return [record for doc in found if doc and (record := _read(doc))], len(found) == most
@@ -118,9 +116,7 @@ class RecordStore:
 
 
 def stored_name(name: str, account: str | None) -> str:
-    """Return the stored form of a request's or answer's id, for an account's tenant or (None) for operators.
-
-    An account contains no slash, so a tenant's name cannot be another's."""
+    """Return the stored form of a request's or answer's id, for an account's tenant or (None) for operators."""
     return f"R/{name}" if account is None else f"T/{account}/{name}"
 
 
@@ -131,8 +127,7 @@ def packed_names(record: RequestRecord) -> str:
 
 
 def _read_as_seen(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
-    """Decode a record, and mark it as lost if its gateway is silent for too long. `silent_ms` is -1 for an ended
-    one."""
+    """Decode a record, and mark it as lost if its gateway is silent. `silent_ms` is -1 for an ended one."""
     record = _read(doc)
     if record is not None and silent_ms >= 0:
         record.gateway = gateway_id

@@ -1,18 +1,13 @@
 """The account of a request's time: six parts that add up to the time from its arrival to the end of its answer. Pure.
 
-All instants are on the event loop's clock of the gateway that serves the request, in milliseconds since its arrival. A
-worker's measurements are only used as durations: of the job's wait until its prompt was begun, of the prompt's
-computation, of a choice's stall. Each is placed on the gateway's clock by its start (the job was enqueued) or its end
-(the gateway received the event), and is cut where it would exceed the gateway's own observations.
+Instants are on the serving gateway's clock, in milliseconds since the arrival. A worker's durations are placed on it by
+their start (the job was enqueued) or end (its event was received), and cut where they exceed the gateway's own times.
 
-At each instant the request is in exactly one part:
-
-    network    reception and admission until its jobs are enqueued; the first token's transfer from the worker; the time
-               from its last token to the end of its answer
-    queue      no step has begun its prompt: no worker has it, or its worker has no room; also after a worker was lost
+    network    before its jobs are enqueued, the first token's transfer from the worker, and after its last token
+    queue      no step has begun its prompt, also after a worker was lost
     prefill    from the step that began its prompt to its first token
     decode     from its first token to its last
-    preempted  a choice had to yield to other work, whatever the request's other choices do
+    preempted  a choice is preempted, whatever the request's other choices do
     paused     a choice waits for the request's own limits
 """
 
@@ -82,8 +77,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def account(timeline: Timeline) -> TimeParts:
-    """Return the parts of a request's time. They are never negative and add up to the total, whatever the timeline
-    contains."""
+    """Return the parts, which are never negative and add up to the total, whatever the timeline contains."""
     total_ms = max(0.0, timeline.total_ms)
     walk = _walk(timeline, total_ms)
     stalls = [*timeline.stalls]

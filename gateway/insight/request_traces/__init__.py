@@ -7,5 +7,4 @@
     simulate_process.py  the child process
     figures.py           a simulation's result: figures by lane and tenant, and data for plots
 
-The generation endpoints call the recorder; the admin API reads the files and runs the simulator. This package never
-sees a request's text, and uses the store only for the key of the pseudonyms."""
+This package never sees a request's text, and uses the store only for the key of the pseudonyms."""

@@ -1,5 +1,4 @@
-"""The folder of request traces on this machine: recordings of its gateways, and uploads. Its calls block: use a
-thread."""
+"""The folder of request traces on this machine: recordings and uploads. Its calls block: use a thread."""
 
 import math
 import os
@@ -35,8 +34,7 @@ class StoredTrace(msgspec.Struct, frozen=True):
 
 
 class TraceFolder:
-    """The traces. Their names contain nothing from a caller. The oldest files of a kind are removed above its
-    maximum."""
+    """The traces. Their names contain nothing from a caller. Each kind keeps its newest files."""
 
     def __init__(self, folder: Path, *, most_recorded: int) -> None:
         self._folder = folder

@@ -1,8 +1,7 @@
 """Pseudonyms in a trace, which only show equality: keyed hashes of tenants and of prompt prefixes.
 
-The key is one secret of the installation, created on first use and kept in the store (`fl:pseudonyms`). All gateways
-therefore produce the same names, and a guess at a tenant or prompt cannot be tested with a trace alone. Once the key is
-deleted, old traces can no longer be linked to a tenant."""
+The key is one secret of the installation, kept in the store (`fl:pseudonyms`). All gateways therefore produce the same
+names, and a guess at a tenant or prompt cannot be tested with a trace alone."""
 
 from array import array
 from collections.abc import Sequence
@@ -29,9 +28,7 @@ class Pseudonyms:
         return f"t-{made.hexdigest()}"
 
     def blocks(self, scope: str, prompt: Sequence[int]) -> tuple[int, ...]:
-        """Return names of a prompt's whole blocks, each depending on all tokens up to its end.
-
-        Equal prompts have equal names within one `scope` only."""
+        """Return names of a prompt's whole blocks, each depending on `scope` and all tokens up to its end."""
         whole = min(len(prompt) // BLOCK_TOKENS, MOST_BLOCKS)
         if not whole:
             return ()

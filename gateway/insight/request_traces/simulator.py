@@ -27,8 +27,7 @@ class Simulator:
     async def run(self, task: SimulationTask) -> dict[str, Any]:
         """Return the result of `simulate_process`.
 
-        Raise ApiError: `overloaded` while another simulation runs, `invalid_request_error` for an unusable trace,
-        `request_exceeds_limit` if it takes too long."""
+        Raise ApiError `overloaded` while another runs, `invalid_request_error` or `request_exceeds_limit`."""
         if self._is_busy:
             raise ApiError("Another simulation runs on this gateway.", "overloaded", retry_after_s=RETRY_S)
         self._is_busy = True

@@ -194,10 +194,9 @@ class Telemetry:
     def request_span(
         self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""
     ) -> "_Request":
-        """Return the context of a request's root span, in the caller's trace if it sent one. `link` is a related
-        traceparent.
+        """Return the context of a request's root span, in the caller's trace if it sent one; `link`: a traceparent.
 
-        Requests that are not sampled cost almost nothing: sampling is decided before a span is made."""
+        Sampling is decided before a span is made."""
         caller = _callers_trace(headers)
         if self._spans is None:
             return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller), request_id)
@@ -244,8 +243,7 @@ def request_span() -> Span:
 
 
 def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
-    """Return a `traceparent` (W3C Trace Context, version 00) without a span of ours: the caller's own, or one that is
-    not sampled."""
+    """Return a `traceparent` (W3C Trace Context) without a span of ours: the caller's, or one that is not sampled."""
     parent, flags = (span_id(), 0) if caller is None else (caller.span_id, caller.trace_flags)
     return f"00-{trace_id:032x}-{parent:016x}-{flags:02x}"
 

@@ -97,9 +97,7 @@ async def _ask(path: Path) -> bytes | None:
 
 
 def merged(texts: Sequence[bytes | None]) -> bytes:
-    """Merge the metrics of several processes, listed by index: each family once, with its samples labelled.
-
-    None marks a process that did not answer."""
+    """Merge the metrics of several processes by family. None: the process at this index did not answer."""
     families: defaultdict[bytes, list[bytes]] = defaultdict(list)
     for index, text in enumerate(texts):
         up = PROCESS_UP.format(float(text is not None)).encode()

@@ -55,8 +55,7 @@ NO_SPAN = Span()
 
 
 class _Own(Resource):
-    """A resource compared by identity: exporters look it up for each span, and comparing attributes encodes them as
-    JSON."""
+    """A resource compared by identity: exporters look it up for each span, and its own hash encodes JSON."""
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

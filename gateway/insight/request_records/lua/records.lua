@@ -1,15 +1,14 @@
 -- Records of requests. KEYS[1] is the prefix of all keys, fl:records:{requests}: with one hash tag for all scripts.
 --
---   docs          hash  id -> length of its names, `:`, its names (each with a NUL after it) and the record (msgpack of a
---                       RequestRecord) of an ended request. `@` and its account precede the names
---   names         hash  other name -> id of its document: `T/<account>/<name>` for the tenant, `R/<name>` for operators,
---                       where the name is the request's or the answer's id. The newest wins
+--   docs          hash  id -> length of its names, `:`, `@` with its account and its names (each with a NUL after it),
+--                       and the msgpack of a RequestRecord: ended requests
+--   names         hash  other name -> id: `T/<account>/<name>` for the tenant, `R/<name>` for operators, where the name
+--                       is the request's or the answer's id; the newest wins. An account contains no slash
 --   of:<account>  zset  ids of its documents by the end of the request, for an erasure
 --   ends          zset  ids by the end of the request, epoch ms: the ring
 --   plain         zset  those of `ends` that are not special; they are evicted first
 --   gateways      zset  gateways with running requests, by their last report, ms by the store's clock
---   live:<G>      hash  of one gateway: id -> record, other name -> id, of running requests; expires 15 minutes after its
---                       last report
+--   live:<G>      hash  of one gateway: id -> record, other name -> id, of running requests; expires with its gateway
 
 -- name: shared
 -- Precedes every script of this folder.
@@ -56,9 +55,9 @@ end
 -- name: records_write
 -- Stores one gateway's records of ended and running requests, and removes running ones that are over.
 -- ARGV     1 gateway, 2 most ended records, 3 number of plain ones above which these are evicted first, 4 ms for which
---          running ones are kept (0: another gateway writes for this one), 5 number of ended ones; for each: id, its end
---          (ms), 1 or 0 (special), names, record; then the number of running ones; for each: id, names, record; then for
---          those that are over: id, names
+--          running ones are kept (0: another gateway writes for this one), 5 number of ended ones; for each: id, end
+--          (ms), 1 or 0 (special), names, record; then the number of running ones; for each: id, names, record; then
+--          for those that are over: id, names
 local gateway, at = ARGV[1], 5
 local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
 
