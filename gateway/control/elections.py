@@ -46,10 +46,6 @@ class Elections:
     async def run(self) -> None:
         await asyncio.gather(*(election.run() for election in self._all))
 
-    async def stand(self) -> None:
-        for election in self._all:
-            await election.stand()
-
     async def leave(self) -> None:
         """Resign, so that another gateway is elected at once. Store errors are ignored."""
         for election in self._all:

@@ -65,7 +65,8 @@ class IdleGateway:
         )
 
     async def round(self) -> None:
-        await self._elections.stand()
+        for election in self._elections._all:
+            await election.stand()
         await self._fleet.refresh()
         for work in (self._orphans.tend, self._reaper.renew, self._reaper.reap, self._reaper.watch):
             await work()

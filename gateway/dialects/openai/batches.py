@@ -169,25 +169,13 @@ class RequestCounts(TypedDict):
     failed: Annotated[int, about("Failed lines")]
 
 
-class InputTokensDetails(TypedDict):
-    """The cached part of the input tokens."""
-
-    cached_tokens: Annotated[int, about("Prompt tokens that were in a cache: part of `prompt_tokens`")]
-
-
-class OutputTokensDetails(TypedDict):
-    """The reasoning part of the output tokens."""
-
-    reasoning_tokens: Annotated[int, about("Always 0")]
-
-
 class BatchUsage(TypedDict):
     """Charged tokens, in the format of the Responses API."""
 
     input_tokens: Annotated[int, about("Prompt tokens")]
-    input_tokens_details: Annotated[InputTokensDetails, about("OpenAI's breakdown of the input tokens")]
+    input_tokens_details: Annotated[dict[str, int], about("`cached_tokens`: prompt tokens that were in a cache")]
     output_tokens: Annotated[int, about("Output tokens")]
-    output_tokens_details: Annotated[OutputTokensDetails, about("OpenAI's breakdown of the output tokens")]
+    output_tokens_details: Annotated[dict[str, int], about("`reasoning_tokens`: those of the reasoning; 0 in a batch")]
     total_tokens: Annotated[int, about("Prompt and output tokens")]
 
 
