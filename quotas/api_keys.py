@@ -24,7 +24,8 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import QuotaError
-from fairlane.quotas.tenants import LANES, PAGE, READ_AT_ONCE, TENANT_ID, Tenant, VersionConflict, decode_tenant
+from fairlane.quotas.tenants import LANES, PAGE, TENANT_ID, Tenant, VersionConflict, decode_tenant
+from fairlane.store.bounds import chunks
 from fairlane.store.errors import StoreUnavailable
 
 ENDPOINT = re.compile(r"^(/v1(/[^/]+)*|/tokenize|/detokenize)$")
@@ -290,8 +291,8 @@ class KeyStore:
             start = rank + 1
         ids = await self._database.call("ZRANGE", index, start, start + limit - 1)
         found: list[ApiKey | None] = []
-        for start in range(0, len(ids), READ_AT_ONCE):
-            found += await self._read_together(tenant, ids[start : start + READ_AT_ONCE])
+        for some in chunks(ids):
+            found += await self._read_together(tenant, some)
         return [key for key in found if key is not None]
 
     async def _read_together(self, tenant: Tenant, ids: Sequence[str]) -> Sequence[ApiKey | None]:

@@ -153,12 +153,5 @@ def _shortened(value: object) -> object:
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> AuditEntry:
-    return AuditEntry(
-        id=entry_id,
-        at=int(values["at_ms"]) / 1e3,
-        actor=values["actor"],
-        address=values.get("address", ""),
-        action=values["action"],
-        target=values["target"],
-        changes=json.loads(values["changes"]),
-    )
+    at, changes = int(values.pop("at_ms")) / 1e3, json.loads(values.pop("changes"))
+    return AuditEntry(id=entry_id, at=at, changes=changes, **values)

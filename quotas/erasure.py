@@ -13,6 +13,7 @@ from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import FIRST_LOOK_DAYS
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.tenants import TenantIds, enlist_erasure
+from fairlane.store.bounds import chunks
 
 # Writes for a deleted tenant stop within this time: gateways end its requests within seconds, requests and uploads
 # end at their deadlines, and the leases of a killed gateway lapse within ten minutes.
@@ -179,8 +180,8 @@ class TenantErasure:
         return found + _months(first, today)
 
     async def _remove(self, names: Sequence[str]) -> None:
-        for start in range(0, len(names), AT_ONCE):
-            await self._database.call("UNLINK", *names[start : start + AT_ONCE])
+        for some in chunks(names):
+            await self._database.call("UNLINK", *some)
 
 
 def _months(first: date, last: date) -> list[str]:

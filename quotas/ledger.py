@@ -13,7 +13,8 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import FREE, Prices
 from fairlane.quotas.scripts import Database, Redis, Reply
-from fairlane.quotas.tenants import READ_AT_ONCE, TenantIds
+from fairlane.quotas.tenants import TenantIds
+from fairlane.store.bounds import PER_CALL
 
 GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
@@ -235,7 +236,7 @@ async def all_accounts(database: Database, roots: Container[str] | None = None) 
     """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root.
     `roots`: only tenants of these."""
     ids, start = TenantIds(database), "-"
-    while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, READ_AT_ONCE):
+    while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, PER_CALL):
         named = [(tenant, root) for tenant, root in (entry.split(" ") for entry in entries)]
         wanted = [(tenant, root) for tenant, root in named if roots is None or root in roots]
         found = await asyncio.gather(*(ids.accounts(tenant, root) for tenant, root in wanted))

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlane.quotas import field_checks
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.windows import Totals, Window
+from fairlane.quotas.windows import MINUTE, Totals, Window
 
 # Largest figure of a limit, so that sums of two stay exact in the scripts' doubles; 10**6 currency units for money.
 LARGEST = 10**15
@@ -23,10 +23,6 @@ Kind = Literal["rate", "concurrency", "quota", "exceeds"]
 Place = tuple[int, str]
 # The owner of a limit; `model_lane`: the tenant's, for one model, one lane or both.
 Scope = Literal["tenant", "key", "model_lane", "parent"]
-
-
-class LimitsError(FieldError):
-    """An unknown limit, or a figure out of range."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,14 +112,14 @@ class Limits:
         return cls().merged(document)
 
     def merged(self, document: object) -> "Limits":
-        """Return these limits updated by a JSON object; null removes a limit. Raises LimitsError."""
+        """Return these limits updated by a JSON object; null removes a limit. Raises FieldError."""
         if not isinstance(document, Mapping):
-            raise LimitsError("limits", "must be an object of limit names and whole numbers")
+            raise FieldError("limits", "must be an object of limit names and whole numbers")
         for name, figure in document.items():
             if name not in LIMIT_NAMES:
-                raise LimitsError(f"limits.{str(name)[:64]}", "no such limit")
+                raise FieldError(f"limits.{str(name)[:64]}", "no such limit")
             if figure is not None and (type(figure) is not int or not 0 <= figure <= LARGEST):
-                raise LimitsError(f"limits.{name}", f"must be a whole number from 0 to {LARGEST}, or null")
+                raise FieldError(f"limits.{name}", f"must be a whole number from 0 to {LARGEST}, or null")
         return dataclasses.replace(self, **document)
 
     def as_dict(self) -> dict[str, int]:
@@ -160,7 +156,7 @@ class LimitsBy:
             raise FieldError(name, "must name a model, a lane or both")
         try:
             limits = Limits.parse(stated.get("limits"))
-        except LimitsError as error:
+        except FieldError as error:
             raise FieldError(f"{name}.{error.field}", error.rule) from None
         for whole in ("queued_requests", BATCH_LIMIT):
             if getattr(limits, whole) is not None:
@@ -301,7 +297,7 @@ class Level:
         window = self.windows.get(rule.window)
         full_ms = None if window is None else window.ends_ms
         if window is not None and full_ms is not None and rule.window == "minute":
-            full_ms = now_ms + window.length_ms if reserved else full_ms if used else now_ms
+            full_ms = now_ms + MINUTE.length_ms if reserved else full_ms if used else now_ms
         shadow = rule.name in self.shadow
         return limit_status(rule.name, self.scope, figure, used, reserved, full_ms, now_ms, shadow=shadow)
 

@@ -9,7 +9,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.limits import FREE, Demand, Level, Limits, Place, Prices, Scope
 from fairlane.quotas.sizing import is_paced
 from fairlane.quotas.store import AccessDenied, Ask, Reason
-from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Slicing, Totals, calendar_at
+from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Totals, calendar_at
 
 # Expired records are dropped after this time, so that a clock that steps back still finds them.
 LONG_OVER_MS = 86_400_000
@@ -43,7 +43,7 @@ class MemoryKey:
 class Figures:
     """The usage and reservations of one level."""
 
-    minute: Minute
+    minute: Minute = field(default_factory=Minute)
     live: Totals = field(default_factory=Totals)
     batch: Totals = field(default_factory=Totals)
 
@@ -63,14 +63,6 @@ class Paid:
     input: int = 0
     output: int = 0
     until_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPrices:
-    """The prices of the first run under an idempotency key."""
-
-    prices: Prices
-    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +115,28 @@ class HeldReservation:
 class MemoryOrganisation:
     """The state of one root organisation."""
 
-    slicing: Slicing
     tenants: dict[str, MemoryTenant] = field(default_factory=dict)
     keys: dict[str, MemoryKey] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
-    _figures: dict[str, Figures] = field(default_factory=dict)
+    _figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     reservations: dict[str, HeldReservation] = field(default_factory=dict)
     # Finished reservations, with the time until which they are remembered.
     settled: dict[str, int] = field(default_factory=dict)
     # By the name of `Ask.once`.
     paid: dict[str, Paid] = field(default_factory=dict)
-    fixed: dict[str, FixedPrices] = field(default_factory=dict)
+    # Prices of the first run, and when they expire.
+    fixed: dict[str, tuple[Prices, int]] = field(default_factory=dict)
 
     def prices_for(self, ask: Ask, now_ms: int) -> Prices:
-        fixed = None if ask.once is None else self.fixed.get(ask.once.name)
-        return ask.prices if fixed is None or fixed.until_ms <= now_ms else fixed.prices
+        prices, until_ms = (FREE, 0) if ask.once is None else self.fixed.get(ask.once.name, (FREE, 0))
+        return prices if until_ms > now_ms else ask.prices
 
     def fix_prices(self, ask: Ask, now_ms: int) -> None:
-        if ask.once is None or ask.once.until_ms <= now_ms:
+        once = ask.once
+        if once is None or once.until_ms <= now_ms or self.fixed.get(once.name, (FREE, 0))[1] > now_ms:
             return
-        fixed = self.fixed.get(ask.once.name)
-        if fixed is None or fixed.until_ms <= now_ms:
-            self.fixed = {name: each for name, each in self.fixed.items() if each.until_ms > now_ms - LONG_OVER_MS}
-            self.fixed[ask.once.name] = FixedPrices(ask.prices, ask.once.until_ms)
+        self.fixed = {name: each for name, each in self.fixed.items() if each[1] > now_ms - LONG_OVER_MS}
+        self.fixed[once.name] = ask.prices, once.until_ms
 
     def paid_ahead(self, ask: Ask, now_ms: int) -> Totals:
         paid = None if ask.once is None else self.paid.get(ask.once.name)
@@ -173,7 +164,7 @@ class MemoryOrganisation:
         return due
 
     def figures(self, level: LevelId) -> Figures:
-        return self._figures.setdefault(level.id, Figures(Minute(self.slicing)))
+        return self._figures[level.id]
 
     def barred_tenant(self, ids: Sequence[LevelId]) -> Reason | None:
         for level in ids:

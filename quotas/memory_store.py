@@ -3,6 +3,7 @@
 It knows tenants and keys only as far as `reserve` needs them: see `put_tenant` and `put_key`."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -24,7 +25,7 @@ from fairlane.quotas.store import (
     Reservation,
     Settled,
 )
-from fairlane.quotas.windows import MINUTE, Slicing, Totals
+from fairlane.quotas.windows import Totals
 
 # Retry interval while a tenant is barred; its gateway is about to be notified.
 BARRED_MS = 1_000
@@ -33,13 +34,10 @@ BARRED_MS = 1_000
 class MemoryQuotaStore:
     """A QuotaStore for one process. `now_ms` returns epoch milliseconds, and may step back."""
 
-    def __init__(
-        self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS, slicing: Slicing = MINUTE
-    ) -> None:
+    def __init__(self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._now_ms = now_ms
         self._lease_ms = lease_ms
-        self._slicing = slicing
-        self._organisations: dict[str, MemoryOrganisation] = {}
+        self._organisations: dict[str, MemoryOrganisation] = defaultdict(MemoryOrganisation)
         self._seen_ms: int | None = None
         self._grace_ms = 0
         self.ledger: list[tuple[Ask, Charge]] = []
@@ -52,7 +50,7 @@ class MemoryQuotaStore:
         tenant: MemoryTenant | None = None,
         limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        org, by = self._organisation(root), limits_by or {}
+        org, by = self._organisations[root], limits_by or {}
         before = org.tenants.get(tenant_id)
         for model, lane in before.limits_by if before is not None else ():
             org.limits.pop(keyspace.model_lane_level(tenant_id, model, lane), None)
@@ -62,11 +60,11 @@ class MemoryQuotaStore:
             org.limits[keyspace.model_lane_level(tenant_id, model, lane)] = those
 
     def put_key(self, root: str, key_id: str, limits: Limits, key: MemoryKey) -> None:
-        self._organisation(root).keys[key_id] = key
-        self._organisation(root).limits[keyspace.key_level(key_id)] = limits
+        self._organisations[root].keys[key_id] = key
+        self._organisations[root].limits[keyspace.key_level(key_id)] = limits
 
     async def reserve(self, ask: Ask) -> Reservation:
-        org, now_ms = self._organisation(ask.root), self._now_ms()
+        org, now_ms = self._organisations[ask.root], self._now_ms()
         if org.settled.get(ask.reservation_id, 0) > now_ms:
             raise AlreadySettled(ask.reservation_id)
         known = org.reservations.get(ask.reservation_id)
@@ -102,7 +100,7 @@ class MemoryQuotaStore:
         return _reservation(org, reservation, now_ms)
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        org, now_ms = self._organisation(root), self._now_ms()
+        org, now_ms = self._organisations[root], self._now_ms()
         reservation = org.reservations.get(reservation_id)
         if reservation is None or org.settled.get(reservation_id, 0) > now_ms:
             raise AlreadySettled(reservation_id)
@@ -149,7 +147,7 @@ class MemoryQuotaStore:
         )
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        org, now_ms = self._organisation(root), self._now_ms()
+        org, now_ms = self._organisations[root], self._now_ms()
         if org.settled.get(reservation_id, 0) > now_ms:
             return Settled(first=False)
         _forget(org.settled, now_ms)
@@ -158,12 +156,8 @@ class MemoryQuotaStore:
         if reservation is None:
             return Settled(first=False)
         held = reservation.held
-        charged = (
-            reservation.charged_input
-            + reservation.charged_output
-            - reservation.credited.input
-            - reservation.credited.output
-        )
+        credited = reservation.credited
+        charged = reservation.charged_input - credited.input + reservation.charged_output - credited.output
         is_refund = charge.is_refund and not charged
         for level in reservation.levels:
             figures = org.figures(level)
@@ -178,7 +172,7 @@ class MemoryQuotaStore:
             due = org.unpaid(
                 reservation, prompt - reservation.charged_input, output - reservation.charged_output, now_ms
             )
-            prompt, output = prompt - reservation.credited.input, output - reservation.credited.output
+            prompt, output = prompt - credited.input, output - credited.output
             cached, prices = min(charge.cached_tokens, prompt), reservation.prices
             due.spend = prices.spend(due.input, due.input, due.output) + (prompt - cached) * (
                 prices.input - prices.cached
@@ -190,7 +184,7 @@ class MemoryQuotaStore:
         return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
-        org, now_ms = self._organisation(ask.root), self._now_ms()
+        org, now_ms = self._organisations[ask.root], self._now_ms()
         if ask.reservation_id in org.reservations:
             return True
         if org.settled.get(ask.reservation_id, 0) > now_ms or org.has_gone(ask.tenant):
@@ -204,7 +198,7 @@ class MemoryQuotaStore:
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
         lost = set()
         for reservation_id in reservation_ids:
-            reservation = self._organisation(root).reservations.get(reservation_id)
+            reservation = self._organisations[root].reservations.get(reservation_id)
             if reservation is None:
                 lost.add(reservation_id)
             else:
@@ -228,11 +222,8 @@ class MemoryQuotaStore:
     async def statuses(
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        org, now_ms = self._organisation(root), self._now_ms()
+        org, now_ms = self._organisations[root], self._now_ms()
         return list(limits.statuses(org.levels(org.level_ids(account, key_id or "", model, lane), now_ms), now_ms))
-
-    def _organisation(self, name: str) -> MemoryOrganisation:
-        return self._organisations.setdefault(name, MemoryOrganisation(self._slicing))
 
     def _may_look(self, now_ms: int) -> bool:
         seen_ms, self._seen_ms = self._seen_ms, now_ms

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlane.quotas.limits import Demand, Kind, Level, LimitRule, LimitStatus, Place, Prices
-from fairlane.quotas.windows import Totals
+from fairlane.quotas.windows import MINUTE, Totals
 
 # A quantum is at most this fraction of the smallest minute limit, so that one request does not hold it all.
 SHARE = 8
-# Fraction of a minute after which to retry if only other requests' reservations are in the way.
-BLOCKED_PART = 120
+# When to retry if only other requests' reservations are in the way.
+BLOCKED_MS = MINUTE.length_ms // 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,17 @@ def grant(
         if room >= unit and not is_behind:
             continue
         full = full or rule.name
-        blocked_ms = level.windows["minute"].length_ms // BLOCKED_PART
         if rule.window == "minute":
             binding.append(level)
             missing = unit - room + (_before(level, place) if is_behind else 0)
             frees_ms = level.windows["minute"].frees_ms(missing, rule.counts) or now_ms
-            retry_ms = max(retry_ms, frees_ms - now_ms if missing > 0 else blocked_ms)
+            retry_ms = max(retry_ms, frees_ms - now_ms if missing > 0 else BLOCKED_MS)
         elif figure - level.used(rule) - (own.spend if rule.is_spend else own.output) < unit * rule.output_weight(
             prices
         ):
             spent = spent or rule.name
         else:
-            retry_ms = max(retry_ms, blocked_ms)
+            retry_ms = max(retry_ms, BLOCKED_MS)
     return Grant(got - got % unit, spent or full, bool(spent), retry_ms, tuple(binding))
 
 

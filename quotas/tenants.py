@@ -23,6 +23,7 @@ from fairlane.quotas.limits import LIMIT_NAMES, Limits, LimitsBy
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.windows import zone_table
+from fairlane.store.bounds import chunks
 from fairlane.store.errors import StoreUnavailable
 
 # `taken`: by a tenant of another root. `kept`: by a deleted one, for its ledger.
@@ -69,8 +70,6 @@ class TenantIds:
         return [entry.split(" ") for entry in entries]
 
 
-# Tenants read in one round trip; other calls to the store can run in between.
-READ_AT_ONCE = 50
 LANES = ("latency", "throughput")
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 
@@ -258,8 +257,7 @@ class TenantStore:
         found: list[Tenant] = []
         while len(found) < limit:
             entries = await self._ids.page(after, limit - len(found))
-            for start in range(0, len(entries), READ_AT_ONCE):
-                some = entries[start : start + READ_AT_ONCE]
+            for some in chunks(entries):
                 read = await asyncio.gather(*[self._read_with_others(tenant_id, root) for tenant_id, root in some])
                 found += [tenant for tenant in read if tenant is not None]
             if not entries:
@@ -278,14 +276,11 @@ class TenantStore:
     async def suspend(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
         """Reject the tenant's requests until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
         now_s = await self._database.now_ms() / 1e3
-        return await self._change(
-            tenant_id,
-            lambda tenant: dataclasses.replace(
-                tenant, state="suspended", suspended_at=now_s if tenant.suspended_at is None else tenant.suspended_at
-            ),
-            version,
-            note,
-        )
+
+        def suspended(tenant: Tenant) -> Tenant:
+            return dataclasses.replace(tenant, state="suspended", suspended_at=tenant.suspended_at or now_s)
+
+        return await self._change(tenant_id, suspended, version, note)
 
     async def resume(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
         return await self._change(
@@ -352,16 +347,16 @@ class TenantStore:
             *levels,
             note=note,
         )
-        if reply == "used":
-            raise _IdUsed(tenant.id)
-        if reply in ("exists", "barred"):
-            raise TenantExists(tenant.id)
-        if reply == "orphan":
-            raise FieldError("parent", "must be an existing tenant")
-        if reply == "missing":
-            raise TenantNotFound(tenant.id)
-        if reply == "conflict":
-            raise VersionConflict(tenant.id)
+        refusals = {
+            "used": _IdUsed(tenant.id),
+            "exists": TenantExists(tenant.id),
+            "barred": TenantExists(tenant.id),
+            "orphan": FieldError("parent", "must be an existing tenant"),
+            "missing": TenantNotFound(tenant.id),
+            "conflict": VersionConflict(tenant.id),
+        }
+        if reply in refusals:
+            raise refusals[reply]
         return dataclasses.replace(tenant, version=reply)
 
     async def root(self, tenant_id: str) -> str | None:

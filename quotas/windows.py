@@ -41,7 +41,6 @@ class FixedWindow:
     totals: Totals
     # When all current usage has expired; None if it does not expire by itself.
     ends_ms: int | None
-    length_ms: int = 0
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
         return self.ends_ms
@@ -49,7 +48,7 @@ class FixedWindow:
 
 @dataclass(frozen=True)
 class Slicing:
-    """The length of a sliding window, and its slices."""
+    """The length of the scripts' sliding minute, which benchmarks shorten, and its slices."""
 
     length_ms: int = 60_000
 
@@ -75,7 +74,6 @@ class MinuteView:
 
     slices: dict[int, Totals]
     now_ms: int
-    slicing: Slicing
 
     @property
     def totals(self) -> Totals:
@@ -86,19 +84,15 @@ class MinuteView:
 
     @property
     def ends_ms(self) -> int:
-        return self.slicing.expires_ms(max(self.slices)) if self.slices else self.now_ms
-
-    @property
-    def length_ms(self) -> int:
-        return self.slicing.length_ms
+        return MINUTE.expires_ms(max(self.slices)) if self.slices else self.now_ms
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int:
         """Return when enough slices have expired; a whole minute if reserved tokens are in the way."""
         for number in sorted(self.slices):
             amount -= self.slices[number].count(fields)
             if amount <= 0:
-                return self.slicing.expires_ms(number)
-        return self.now_ms + self.slicing.length_ms
+                return MINUTE.expires_ms(number)
+        return self.now_ms + MINUTE.length_ms
 
 
 # Usage in one window at one moment.
@@ -109,16 +103,15 @@ Window = FixedWindow | MinuteView
 class Minute:
     """The slices of one sliding minute."""
 
-    slicing: Slicing = MINUTE
     slices: dict[int, Totals] = field(default_factory=dict)
 
     def at(self, now_ms: int) -> MinuteView:
-        current = now_ms // self.slicing.slice_ms
+        current = now_ms // MINUTE.slice_ms
         seen: dict[int, Totals] = {}
         for number, part in self.slices.items():
-            if number >= current - self.slicing.slices:
+            if number >= current - MINUTE.slices:
                 seen.setdefault(min(number, current), Totals()).add(part)
-        return MinuteView(seen, now_ms, self.slicing)
+        return MinuteView(seen, now_ms)
 
     def slide(self, now_ms: int) -> None:
         """Drop expired slices, and date slices now that a stepped-back clock left in the future."""
@@ -127,13 +120,13 @@ class Minute:
     def add(self, now_ms: int, usage: Totals) -> int:
         """Count usage now; return its slice, for `uncount`."""
         self.slide(now_ms)
-        current = now_ms // self.slicing.slice_ms
+        current = now_ms // MINUTE.slice_ms
         self.slices.setdefault(current, Totals()).add(usage)
         return current
 
     def uncount(self, now_ms: int, number: int) -> None:
         self.slide(now_ms)
-        held = self.slices.get(min(number, now_ms // self.slicing.slice_ms))
+        held = self.slices.get(min(number, now_ms // MINUTE.slice_ms))
         if held is not None and held.requests > 0:
             held.requests -= 1
 

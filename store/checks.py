@@ -212,5 +212,3 @@ _CALLS = _by_command(_GATEWAY_ALONE) | _by_command(_QUEUES) | {"DEL": "KEY"}
 GATEWAY_COMMANDS = frozenset({"SET", *_CALLS})
 # Commands of the queues and of the worker registry.
 WORKER_COMMANDS = GATEWAY_COMMANDS - _by_command(_GATEWAY_ALONE).keys()
-# Commands that Fairlane can do without.
-OPTIONAL_COMMANDS = frozenset({"FCALL", "FUNCTION", "SCRIPT", "INFO", "BGREWRITEAOF"})

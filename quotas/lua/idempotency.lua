@@ -9,9 +9,7 @@ local INDEX = KEYS[1] .. 'idems:' .. key_id
 local ANSWERS = KEYS[1] .. 'answers:' .. key_id
 local KEPT = KEYS[1] .. 'kept:' .. key_id
 
-local function record_of(named)
-  return KEYS[1] .. 'idem:' .. key_id .. ':' .. named
-end
+local function record_of(named) return KEYS[1] .. 'idem:' .. key_id .. ':' .. named end
 
 local record = record_of(name)
 local PRINT = 16 -- characters of the fingerprint that distinguish requests under one key

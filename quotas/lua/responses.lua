@@ -5,9 +5,7 @@
 local INDEX = KEYS[1] .. 'responses:' .. ARGV[1]
 local BYTES = KEYS[1] .. 'responsebytes:' .. ARGV[1]
 
-local function response_of(name)
-  return KEYS[1] .. 'response:' .. ARGV[1] .. ':' .. name
-end
+local function response_of(name) return KEYS[1] .. 'response:' .. ARGV[1] .. ':' .. name end
 
 -- Deletes a response; returns 1 if there was one.
 local function drop(name)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, Prices, statuses
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, Prices, statuses
 from fairlane.quotas.sizing import most_severe, refusals, sized
 from fairlane.quotas.windows import FixedWindow, Minute, Totals
 
@@ -60,7 +61,7 @@ def test_null_means_no_limit_and_zero_means_none_at_all() -> None:
 
 @pytest.mark.parametrize("figure", [-1, 1.5, 10.0, "10", True, LARGEST + 1, 1e309, float("nan"), [], {}])
 def test_a_figure_that_no_limit_can_have_is_refused_by_name(figure: object) -> None:
-    with pytest.raises(LimitsError, match=r"^limits\.tokens_per_day: must be a whole number") as caught:
+    with pytest.raises(FieldError, match=r"^limits\.tokens_per_day: must be a whole number") as caught:
         Limits.parse({"tokens_per_minute": 1, "tokens_per_day": figure})
 
     assert caught.value.field == "limits.tokens_per_day"
@@ -68,7 +69,7 @@ def test_a_figure_that_no_limit_can_have_is_refused_by_name(figure: object) -> N
 
 @pytest.mark.parametrize("name", ["tokens_per_hour", "", "requests_per_minute ", "x" * 1000, 3])
 def test_an_unknown_limit_is_refused_by_name(name: object) -> None:
-    with pytest.raises(LimitsError, match="no such limit") as caught:
+    with pytest.raises(FieldError, match="no such limit") as caught:
         Limits.parse({name: 1})
 
     assert len(caught.value.field) < 100
@@ -76,7 +77,7 @@ def test_an_unknown_limit_is_refused_by_name(name: object) -> None:
 
 @pytest.mark.parametrize("document", [None, [], "tokens_per_day", 7])
 def test_limits_that_are_no_object_are_refused(document: object) -> None:
-    with pytest.raises(LimitsError, match="must be an object"):
+    with pytest.raises(FieldError, match="must be an object"):
         Limits.parse(document)
 
 

@@ -8,9 +8,7 @@ local function offset_at(zone, at)
   return zone[i + 1] or 0
 end
 
-local function day_at(zone, at)
-  return math.floor((at + offset_at(zone, at)) / DAY_MS)
-end
+local function day_at(zone, at) return math.floor((at + offset_at(zone, at)) / DAY_MS) end
 
 -- Returns when a local day begins. Offsets before and after are tried, since a change may repeat or skip midnight.
 local function day_begins(zone, day, near)

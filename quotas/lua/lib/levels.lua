@@ -33,33 +33,28 @@ local function tail_of(card)
   return CARD_BYTES + (select(3, struct.unpack(CARD, card)) >= WITH_SPEND and SPEND_BYTES or 0) + 1
 end
 
--- Parses a card into {limits (by rule number), rules (those that are set), shadow (by name), state, number, is_paced (running
--- requests may have to pause)}. Caching cards across calls costs more: the store's garbage collector keeps traversing them.
-local function parse(card)
-  local state, number, mask = struct.unpack(CARD, card)
-  local with_spend, last = mask >= WITH_SPEND, OF_TOKENS
-  local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
-    shadow = NONE_IN_SHADOW, is_paced = false}
-  if with_spend then
-    found.limits[OF_TOKENS + 1], found.limits[OF_TOKENS + 2] = struct.unpack(SPEND_LIMITS, card, CARD_BYTES + 1)
-    mask, last = mask - WITH_SPEND, #RULES
-  end
-  if mask > 0 then found.shadow = in_shadow(mask) end
-  for place = 1, last do
-    if found.limits[place] >= 0 then
-      found.rules[#found.rules + 1] = RULES[place]
-      found.is_paced = found.is_paced or RULES[place].is_paced
-    end
-  end
-  return found
-end
-
+-- Returns a level with its card's limits (by rule number), rules (those that are set), shadow (by name), state, number, and whether
+-- it is paced: running requests may have to pause. Caching cards across calls costs more: the store's garbage collector keeps
+-- traversing them.
 local function open_level(prefix, place, card, key, stored)
   local known = card or NO_CARD
-  local of = parse(known)
-  local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known,
-    limits = of.limits, rules = of.rules, shadow = of.shadow, state = of.state, number = of.number,
-    is_paced = of.is_paced, is_limited = of.rules[1] ~= nil, now = 0, current = 0}
+  local state, number, mask = struct.unpack(CARD, known)
+  local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known, state = state,
+    number = number, limits = {struct.unpack(LIMITS, known, LIMITS_FROM)}, rules = {}, shadow = NONE_IN_SHADOW, is_paced = false,
+    now = 0, current = 0}
+  local last = OF_TOKENS
+  if mask >= WITH_SPEND then
+    level.limits[OF_TOKENS + 1], level.limits[OF_TOKENS + 2] = struct.unpack(SPEND_LIMITS, known, CARD_BYTES + 1)
+    mask, last = mask - WITH_SPEND, #RULES
+  end
+  if mask > 0 then level.shadow = in_shadow(mask) end
+  for rule_number = 1, last do
+    if level.limits[rule_number] >= 0 then
+      level.rules[#level.rules + 1] = RULES[rule_number]
+      level.is_paced = level.is_paced or RULES[rule_number].is_paced
+    end
+  end
+  level.is_limited = level.rules[1] ~= nil
   level.figures, level.older = unpack_figures(stored)
   return level
 end
