@@ -97,8 +97,7 @@ class Lifecycle:
             self.move(phase)
 
     def engine_replaced(self, change: str) -> None:
-        """Record that the external server no longer matches our model card; the process ends, and its jobs continue
-        elsewhere."""
+        """Record that the external server no longer matches our model card. The jobs continue elsewhere."""
         log.error("the engine was replaced: %s", change)
         self.is_engine_up = False
         if self.phase not in ENDING and self.phase is not Phase.REPLACED:

@@ -48,8 +48,7 @@ JobChange = Lease | Ended | Dropped
 
 @dataclass(slots=True)
 class Report:
-    """The engine's state after a batch of commands or a step; `ReportBuilder` sets the publications, `tokens` and
-    `begun`."""
+    """The engine's state after a batch of commands or a step. `ReportBuilder` completes it."""
 
     applied: int
     jobs: int

@@ -43,8 +43,7 @@ CONNECTIONS = 32
 def serve(
     settings: WorkerSettings, environ: Mapping[str, str], open_engine: Callable[[WorkerSettings], OpenedEngine]
 ) -> int:
-    """Open the engine, then serve until stopped; return the exit status. Raises what `open_engine` raises, and
-    SettingsError."""
+    """Open the engine, then serve until stopped; return the exit status. Raises SettingsError."""
     _check_metrics_port(settings.host, settings.worker.metrics_port)
     asyncio.run(_check_store(settings.store_url))
     opened = open_engine(settings)

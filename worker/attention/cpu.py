@@ -1,5 +1,4 @@
-"""The CPU backend: a C++ kernel that reads the blocks in place, compiled at first use. Without a compiler, see
-`sdpa`."""
+"""The CPU backend: a C++ kernel that reads the blocks in place, compiled at first use. Without it `sdpa` is used."""
 
 from collections.abc import Sequence
 

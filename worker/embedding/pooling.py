@@ -51,8 +51,7 @@ def read_parts(directory: Path) -> EmbedderParts:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: Mode) -> torch.Tensor:
-    """Pool states [rows, tokens, width] to vectors of length 1, [rows, width]. `mask` [rows, tokens] is padded on the
-    right."""
+    """Pool states [rows, tokens, width], with padding on the right by `mask`, to vectors of length 1, [rows, width]."""
     states = states.float()
     if mode == "cls":
         pooled = states[:, 0]

@@ -90,8 +90,7 @@ def planner_for(
     prefix_share: float | None = None,
     copies_ahead: int | None = None,
 ) -> Planner:
-    """Return a planner for a cache's pools. By default a CPU copies no blocks ahead, since a copy delays the step
-    there."""
+    """Return a planner for a cache's pools. By default a CPU copies no blocks ahead, since copies delay its steps."""
     if copies_ahead is None:
         copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
     return Planner(

@@ -186,8 +186,7 @@ class OpenedEngine:
     remote: RemotePart | None = None
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None:
-        """Set callbacks, called from any thread if the server becomes unreachable or returns, and if it was
-        replaced."""
+        """Set callbacks, which any thread may call, for a lost or returned server and for a replaced one."""
         if self.remote is not None:
             self.remote.watch(on_presence, on_change)
 

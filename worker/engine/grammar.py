@@ -98,8 +98,7 @@ class Constraint:
 
     @property
     def is_broken(self) -> bool:
-        """True if it used too much time, or its tokens violate the grammar. Do not call while a mask is being
-        filled."""
+        """True if it used too much time, or its tokens violate the grammar. Not to be called while a mask is filled."""
         return self._matcher.is_error() or self.budget.is_spent
 
     def catch_up(self) -> LLMatcher:
@@ -179,8 +178,7 @@ class Grammars:
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
     def compile(self, grammar: str, tenant: str = "", compiled_bytes: int = 0) -> Future[LLMatcher]:
-        """Return a grammar's matcher, which is broken if compilation fails; unknown `compiled_bytes` count as the
-        maximum."""
+        """Return a grammar's matcher, broken if compilation fails. An unknown size counts as the maximum."""
         found = self._cache.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)

@@ -115,8 +115,7 @@ class BlockTables:
 
 
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the numbers on the device; on a CPU the tensor itself. A copy from pageable memory may wait for queued GPU
-    work."""
+    """Return the numbers on the device; by pinned memory, because other copies may wait for queued GPU work."""
     if device.type == "cpu":
         return numbers
     if device.type != "cuda" or numbers.numel() == 0:

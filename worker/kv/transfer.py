@@ -33,8 +33,7 @@ class CopyRun(NamedTuple):
 def merge_runs(
     copies: Iterable[Copy], *, source_chunk: int = _ANYWHERE, target_chunk: int = _ANYWHERE
 ) -> list[CopyRun]:
-    """Merge copies, whose order does not matter, into few runs, none of which crosses a multiple of a chunk on that
-    side."""
+    """Merge copies, whose order does not matter, into few runs, none of which crosses a multiple of a chunk."""
     runs: list[CopyRun] = []
     for source, target in sorted(copies):
         last = runs[-1] if runs else None

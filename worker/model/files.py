@@ -111,8 +111,7 @@ def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> Mod
 
 
 def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
-    """Return everything that a gateway needs of the model, with the files' sampling parameters if `draws`. Raises
-    ModelError."""
+    """Return all that a gateway needs of the model; sampling parameters only with `draws`. Raises ModelError."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     with reading(files.name):
@@ -289,8 +288,7 @@ def _samples(stream: BinaryIO, file: Path) -> Iterator[bytes]:
 
 
 def _tensor_samples(stream: BinaryIO) -> Iterator[bytes]:
-    # Safetensors: 8 bytes of length, a JSON header, then the tensors. Yields the header and three samples of each
-    # tensor.
+    # Safetensors: 8 bytes of length, a JSON header, then the tensors, of which three samples each are yielded.
     (length,) = struct.unpack("<Q", stream.read(8))
     if length > _MOST_HEADER_BYTES:
         raise ValueError("its header is longer than any safetensors header")

@@ -216,7 +216,7 @@ def _laid_out(raw: FusedLayer[Projection]) -> FusedLayer[Linear]:
 
 
 def _own(weight: torch.Tensor) -> torch.Tensor:
-    # If products have packed copies, a copy: a view would keep the model's whole file in memory.
+    # The weight itself would keep the model's whole file in memory.
     return weight.clone() if is_packed(weight) else weight
 
 

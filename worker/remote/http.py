@@ -81,8 +81,7 @@ class Http:
             raise EngineError(f"engine_url: no {self._kind}: {path} does not have {self._kind}'s format") from None
 
     async def find(self, path: str, kind: type[Answer]) -> Answer | None:
-        """Return a JSON document that not every version or product provides; None if it is missing or in another
-        format."""
+        """Return a JSON document that not every product provides; None if it is missing or in another format."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
             return None

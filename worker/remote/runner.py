@@ -143,8 +143,7 @@ class RemoteRunner(StepRunner):
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
-        """End streams without a row for UNPLANNED steps, and the longest idle ones if planned rows need their
-        places."""
+        """End streams without a row for UNPLANNED steps, and the longest idle ones if their places are needed."""
         planned, idle = {row.seq for row in rows}, []
         for seq, choice in self._choices.items():
             choice.unplanned = 0 if seq in planned else choice.unplanned + 1

@@ -99,8 +99,7 @@ class Streams:
         self._thread.start()
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object] = lambda _: None) -> None:
-        """Set callbacks, called from the streams' thread if the server becomes unreachable or returns, and if it was
-        replaced."""
+        """Set callbacks for a server that becomes unreachable or returns, and for one that was replaced."""
         self._monitor.on_presence, self._monitor.on_change = on_presence, on_change
         self._loop.call_soon_threadsafe(self._begin_watching)
 
