@@ -109,16 +109,17 @@ class MessageOutput(TextItem):
 class FunctionCall(OpenItem):
     """A function call."""
 
-    PREFIX = "fc"
+    PREFIX, TYPE = "fc", "function_call"
 
     def __init__(self, index: int, begun: ToolCallDelta, called_as: CalledAs) -> None:
         super().__init__(index)
-        self._call_id, self._name = begun.id, called_as.name
-        self._namespace = {} if called_as.namespace is None else {"namespace": called_as.namespace}
+        self._name = called_as.name
+        self._head = {"type": self.TYPE, "id": self._id, "call_id": begun.id, "name": self._name}
+        if called_as.namespace is not None:
+            self._head["namespace"] = called_as.namespace
 
     def as_json(self, status: Status) -> Json:
-        item = {"type": "function_call", "id": self._id, "call_id": self._call_id, "name": self._name}
-        return {**item, **self._namespace, "arguments": self.text, "status": status}
+        return {**self._head, "arguments": self.text, "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         if arguments:
@@ -133,11 +134,10 @@ class FunctionCall(OpenItem):
 class CustomCall(FunctionCall):
     """A call of a tool that takes text, which is known only when the surrounding JSON is complete."""
 
-    PREFIX = "ctc"
+    PREFIX, TYPE = "ctc", "custom_tool_call"
 
     def as_json(self, status: Status) -> Json:
-        item = {"type": "custom_tool_call", "id": self._id, "call_id": self._call_id, "name": self._name}
-        return {**item, **self._namespace, "input": "" if status == "in_progress" else self._input(), "status": status}
+        return {**self._head, "input": "" if status == "in_progress" else self._input(), "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         self._said.append(arguments)

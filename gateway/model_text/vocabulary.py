@@ -1,8 +1,7 @@
 """The bytes that each token of a vocabulary adds to a text, which make detokenising a stream O(1) per token.
 
-A tokenizer's own `decode` takes whole sequences, and a token may hold only part of a character. Two families cover all
-models: byte-level vocabularies, whose tokens spell bytes in a fixed alphabet of 256 characters, and vocabularies of
-text, with the byte tokens `<0x00>` to `<0xFF>` if the decoder knows them."""
+Two families cover all models: byte-level vocabularies, whose tokens spell bytes in a fixed alphabet of 256 characters,
+and vocabularies of text, with the byte tokens `<0x00>` to `<0xFF>` if the decoder knows them."""
 
 import copy
 import json

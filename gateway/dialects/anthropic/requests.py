@@ -53,8 +53,7 @@ class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
 
 
 def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
-    """Parse a body. `token_ids`: the maximum of token ids in it, though no field takes any. Raises ApiError naming the
-    field."""
+    """Parse a body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
     asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, token_ids=token_ids)
     if asked.messages[-1].role == "assistant":
         raise invalid("messages", "The last of `messages` is the assistant's: continuing it is not supported.")

@@ -1,12 +1,8 @@
 """Child processes that check structures in bounded time and memory, one request per tenant at a time.
 
-A child that takes too long or dies is replaced, and its structure is rejected. Results are cached by digest, so that a
-repeated schema costs nothing. A result contains the grammar, so it is dropped KEPT_S after its last use: a deleted
-tenant's schemas must not stay.
-
-Slow checks never occupy all children while others wait. A tenant whose last check was slow waits for tenants with quick
-or unknown ones, and leaves them a child. If all children turn out to run slow checks, the latest is stopped for a
-waiting quick tenant and restarted in the queue of slow ones."""
+A child that takes too long or dies is replaced, and its structure is rejected. A tenant whose last check was slow waits
+for all others, and leaves them a child. If all children turn out to run slow checks, the latest is stopped for a quick
+tenant that waits, and restarted in the queue of slow ones."""
 
 import asyncio
 import hashlib
@@ -15,6 +11,7 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -167,12 +164,12 @@ def _size(found: CheckResult) -> int:
     return 4 * (len(found.grammar) + len(found.fault)) + 300
 
 
+@dataclass(eq=False)
 class _Loan:
-    def __init__(self, child: "_Child") -> None:
-        self.child = child
-        # Stops the check; None before it begins.
-        self.stop: asyncio.Timeout | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    child: "_Child"
+    # Stops the check; None before it begins.
+    stop: asyncio.Timeout | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class _Lending:
@@ -244,7 +241,9 @@ class _Child:
         """Return the result, or a fault if there is none. `begun` is called once the process is ready."""
         for _ in range(2):  # retry once, since the child may have been killed by something else
             try:
-                process = await self._running()
+                if self._process is None or self._process.returncode is not None:
+                    self._process = await self._start()
+                process = self._process
                 begun()
                 async with asyncio.timeout(TIMEOUT_S):
                     return await self._exchange(process, request)
@@ -260,11 +259,6 @@ class _Child:
         log.warning("a grammar was rejected, and the process that checked it was killed")
         await self.kill()
         return CheckResult(fault=fault, spent_s=TIMEOUT_S)
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await self._start()
-        return self._process
 
     async def kill(self) -> None:
         process, self._process = self._process, None

@@ -1,12 +1,7 @@
 """Rewrites `oneOf` as `anyOf` if no value can match two of its branches, so that both mean the same.
 
 llguidance detects some such unions itself, but not those of numbers, nor references without OpenAPI's `discriminator`.
-Detected here are values of different types, distinct listed values (`const`, `enum`), and objects that all require a
-property with distinct listed values. Any other `oneOf` is left for llguidance to reject.
-
-A schema that is not understood is assumed to match any value, so no union is wrongly treated as exclusive. No step
-recurses, and time is linear in the schema: many branches may refer to one large definition, so results for definitions
-and references are cached."""
+A schema that is not understood is assumed to match any value. No step recurses, and time is linear in the schema."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +9,9 @@ from functools import cache, partial
 from typing import Any
 from urllib.parse import unquote
 
-_NUMBER = frozenset({"integer", "fraction"})
 _KINDS: Mapping[str, frozenset[str]] = {
     **{kind: frozenset({kind}) for kind in ("null", "boolean", "string", "array", "object", "integer")},
-    "number": _NUMBER,
+    "number": frozenset({"integer", "fraction"}),
 }
 _EVERY_KIND = frozenset().union(*_KINDS.values())
 _ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
@@ -131,12 +125,8 @@ def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
     listed, stated = _listed(schema), schema.get("type")
     if listed is not None:
         return frozenset(kind for kind, _ in listed)
-    found = [_KINDS.get(name) if isinstance(name, str) else None for name in _as_list(stated)]
-    return frozenset().union(*(_EVERY_KIND if kinds is None else kinds for kinds in found))
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+    names = stated if isinstance(stated, list) else [stated]
+    return frozenset().union(*(_KINDS.get(name if isinstance(name, str) else "", _EVERY_KIND) for name in names))
 
 
 def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:

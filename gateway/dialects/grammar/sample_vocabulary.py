@@ -1,8 +1,7 @@
 """The vocabulary on which grammars are tried: small, but similar enough to a model's that mask times are proportional.
 
-The time of a mask depends on how many tokens are allowed and how far each reaches into the text. Besides single bytes,
-the sample therefore has words of English letters, with and without a leading space, and the punctuation of JSON. No
-token has two digits, as in most vocabularies."""
+It has single bytes, words of English letters, with and without a leading space, and the punctuation of JSON. No token
+has two digits, as in most vocabularies."""
 
 from collections.abc import Sequence
 

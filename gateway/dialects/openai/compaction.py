@@ -42,10 +42,8 @@ class CompactRequest(ResponseRequest, frozen=True, kw_only=True):
 def parse_compaction(
     body: bytes, token_ids: int = 0, *, close: Close, opens: Open, previous: bytes | None = None
 ) -> CompactRequest:
-    """Parse a body.
-
-    `token_ids`: the maximum of token ids in it, though no field takes any; `close`, `opens`: the tenant's seal;
-    `previous`: the stored response that it names. Raises ApiError naming the field."""
+    """Parse a body. `token_ids`: the maximum of token ids in it; `close`, `opens`: the tenant's seal; `previous`: the
+    stored response that it names. Raises ApiError naming the field."""
     asked = checked(CompactBody, NEUTRAL_COMPACTION, body, token_ids=token_ids)
     if asked.input is None and asked.previous_response_id is None:
         raise invalid("input", "`input` or `previous_response_id` is required.")

@@ -7,14 +7,9 @@ import msgspec
 
 from fairlane.quotas.limits import LimitStatus
 
-
-def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
-    return b"x-ratelimit-limit-" + dimension, b"x-ratelimit-remaining-" + dimension, b"x-ratelimit-reset-" + dimension
-
-
 DIMENSIONS = b"requests", b"tokens"
 # The headers of each dimension; they report its tightest limit.
-_NAMES = tuple(_names(dimension) for dimension in DIMENSIONS)
+_NAMES = [[b"x-ratelimit-%s-%s" % (part, name) for part in (b"limit", b"remaining", b"reset")] for name in DIMENSIONS]
 _PLACES = {
     "requests_per_minute": 0,
     "tokens_per_minute": 1,
@@ -31,9 +26,7 @@ Waiting = Callable[[str], Awaitable[int]]
 
 def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
     """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` for the bucket with the least remaining, per
-    dimension.
-
-    A dimension without a limit has no headers."""
+    dimension that has a limit."""
     result: list[tuple[bytes, bytes]] = []
     for (limit, remaining, reset), found in zip(_NAMES, tightest(statuses), strict=True):
         if found is not None:

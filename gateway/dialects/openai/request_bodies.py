@@ -222,9 +222,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int = 0) -> Body:
     """Validate a body. `neutral`: unsupported fields, with the values without effect; `token_ids`: the maximum of token
-    ids.
-
-    Raises ApiError naming the field."""
+    ids. Raises ApiError naming the field."""
     return checked_fields(kind, neutral, read_object(body, token_ids=token_ids))
 
 

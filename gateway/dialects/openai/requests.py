@@ -27,16 +27,10 @@ from fairlane.scheduler.protocol.messages import Sampling
 _SEED_MASK = 2**63 - 1
 # Text to tokenise, or token ids.
 Prompt = str | tuple[int, ...]
-
-
 _AS_USUAL = Sampling()
 # Fields that bodies and requests share. A body's null is the request's default.
-_SAME_FIELDS = frozenset(
-    {
-        *("model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"),
-        *("seed", "stop", "min_tokens", "ignore_eos"),
-    }
-)
+_SAME_FIELDS = frozenset({"model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"})
+_SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos"}
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
@@ -160,8 +154,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
 
 def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
-    """Parse a chat body. `token_ids`: the maximum of token ids in it, though no field takes any. Raises ApiError naming
-    the field."""
+    """Parse a chat body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
     return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids))
 
 
@@ -230,9 +223,8 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     structure = read_structure(body)
     if structure is not None and body.ignore_eos:
-        raise invalid(
-            "ignore_eos", f"`ignore_eos` contradicts `{structure.param}`, which defines where the output ends."
-        )
+        reason = f"`ignore_eos` contradicts `{structure.param}`, which defines where the output ends."
+        raise invalid("ignore_eos", reason)
     options = body.stream_options
     return {
         **stated_fields(body),
@@ -253,17 +245,15 @@ def _max_tokens(body: GenerationBody) -> int | None:
 
 
 def stated_fields(body: BaseModel) -> dict[str, Any]:
-    """Return the fields of a request that a body of any API states under the same names, and the sampling."""
-    stated = {name: getattr(body, name) for name in _SAME_FIELDS & body.model_fields_set}
-    return {name: value for name, value in stated.items() if value is not None} | {"draw": _draw_of(body)}
+    """Return the fields of a request that a body of any API states under the same names, and the sampling parameters
+    that it states, even usual ones, since the model's defaults may differ."""
+    draw = _stated(body, _DRAW_FIELDS)
+    if draw.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
+        draw |= {"top_p": 1.0, "top_k": 1}
+    elif draw.get("top_k") == -1:  # vLLM's value for no limit
+        draw["top_k"] = 0
+    return {**_stated(body, _SAME_FIELDS), "draw": draw}
 
 
-def _draw_of(body: BaseModel) -> dict[str, Any]:
-    """Return the sampling parameters that a body states, even usual ones, since the model's defaults may differ."""
-    names = _DRAW_FIELDS & body.model_fields_set
-    stated = {name: value for name in names if (value := getattr(body, name)) is not None}
-    if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
-        stated |= {"top_p": 1.0, "top_k": 1}
-    elif stated.get("top_k") == -1:  # vLLM's value for no limit
-        stated["top_k"] = 0
-    return stated
+def _stated(body: BaseModel, names: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name in names & body.model_fields_set if (value := getattr(body, name)) is not None}

@@ -141,11 +141,9 @@ def parse_response(
     may_store: bool = True,
     opens: Open | None = None,
 ) -> ResponseRequest:
-    """Parse a body.
-
-    `token_ids`: the maximum of token ids in it, though no field takes any; `previous`: the stored response that it
-    names; `may_store`: whether its response may be stored; `opens`: the tenant's seal, if there is something to open.
-    Raises ApiError naming the field."""
+    """Parse a body. `token_ids`: the maximum of token ids in it; `previous`: the stored response that it names;
+    `may_store`: false in batches; `opens`: the tenant's seal, if there is something to open. Raises ApiError naming the
+    field."""
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")

@@ -4,9 +4,7 @@ Harmony format):
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>
     <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 
-A message with a recipient is a call, whichever side of the channel names the recipient. One without is reasoning in the
-channel `analysis`, and content in any other. Text outside messages is content. A header without a message is dropped,
-unless it is too long to be one."""
+A message with a recipient is a call. One without is reasoning in the channel `analysis`, and content in any other."""
 
 import re
 from collections.abc import Sequence

@@ -1,13 +1,8 @@
 """Parses a choice's text as it arrives, by its model's call syntax.
 
-The parser is one generator that waits wherever it needs more text. Each character is read once, and the state does not
-depend on how the text was split. The text kept is bounded: the beginning of a call until its name is known
-(MAX_HEAD_CHARS), and the body of a call written as tags (MAX_BODY_CHARS).
-
-    blanks ─ reasoning? ─ content ─ mark ─ call ─ marks that close it ─ content ─ …
-
-Text that is malformed before a call has a name is content, including its mark. Malformed text after the name ends the
-call, and what follows is content. Whitespace next to calls and reasoning is dropped."""
+The parser is one generator that waits wherever it needs more text: reasoning? (content mark call closing-marks)*
+content. Text that is malformed before a call has a name is content, including its mark. Malformed text after the name
+ends the call, and what follows is content."""
 
 import re
 from collections.abc import Callable, Generator, Sequence

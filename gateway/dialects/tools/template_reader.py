@@ -1,13 +1,7 @@
 """Parses a choice's text by the `response_template` that came with its model, with transformers' own parser.
 
-A template divides the text into regions by patterns of its author. Content and reasoning are emitted as they arrive; a
-call is emitted as a whole, when its region closes. transformers is imported with the first such model: it takes a
-second and about 45 MB.
-
-The parser raises for a region that it cannot parse, with the text in the message, and it keeps all text. Here such a
-region is content, and emitted text is dropped, so that unbounded text takes linear time (how it is split matters only
-if a pattern needs more than MAX_HELD_CHARS). Both depend on the parser's internal state, whose names
-`tests/gateway/tools/test_template_reader.py` pins."""
+Content and reasoning are emitted as they arrive, a call when its region closes. A region that cannot be parsed is
+content. transformers is imported with the first such model: it takes a second and about 45 MB."""
 
 import json
 import re
@@ -52,7 +46,9 @@ def _parser_class() -> type["ResponseParser"]:
     from transformers.utils.chat_parsing import ResponseParser
 
     class Parser(ResponseParser):  # type: ignore[misc, unused-ignore] # transformers ships no types
-        """transformers' parser, but with an event for a malformed region, and without keeping emitted text."""
+        """transformers' parser, but with an event for a malformed region, and without keeping emitted text, so that
+        unbounded text takes linear time. Both use internal names, which `tests/gateway/tools/test_template_reader.py`
+        pins."""
 
         _buffer: str
         _pos: int
