@@ -19,7 +19,8 @@ from rich.console import Console
 
 from benchmarks.common.leases import greedy_lease
 from benchmarks.common.machine import describe
-from fairlane.gateway.dialects.grammar.check_process import Check, CheckRequest
+from fairlane.gateway.dialects.grammar.check_process import Check
+from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import Lease, ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
@@ -51,7 +52,7 @@ def grammar_of(row: int) -> str:
         "additionalProperties": False,
     }
     schema = {"type": "array", "items": record, "minItems": 30}
-    checked = Check().run(CheckRequest("json_schema", json.dumps(schema)))
+    checked = Check().run(Structure("json_schema", json.dumps(schema), ""))
     if checked.fault:
         raise ValueError(checked.fault)
     return checked.grammar

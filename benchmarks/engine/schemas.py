@@ -27,7 +27,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.common.machine import describe
 from benchmarks.common.report import open_console
-from fairlane.gateway.dialects.grammar.check_process import Check, CheckRequest
+from fairlane.gateway.dialects.grammar.check_process import Check
+from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
@@ -81,7 +82,7 @@ class Truth:
         except ValidationError as error:
             self.found.refused[error.errors()[0]["msg"]] += 1
             return
-        checked = self._check.run(CheckRequest("json_schema", text))
+        checked = self._check.run(Structure("json_schema", text, ""))
         if checked.fault:
             self.found.refused[_kind(checked.fault)] += 1
             return

@@ -6,7 +6,6 @@ import msgspec
 
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, OutputReader
-from fairlane.gateway.http.json_reader import read_text
 
 
 class ParsedCall(msgspec.Struct):
@@ -50,12 +49,3 @@ def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
     for delta in (OutputDelta(text),) if reader is None else (reader.push(text), reader.end()):
         message.add(delta)
     return message
-
-
-def arguments_of(call: ParsedCall) -> dict[str, object]:
-    """Return the arguments as an object; an empty one if they are not a JSON object."""
-    try:
-        found = read_text(call.arguments)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

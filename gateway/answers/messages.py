@@ -8,8 +8,9 @@ import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import TextChunk
-from fairlane.gateway.answers.message import arguments_of, read_chunk, read_whole
+from fairlane.gateway.answers.message import read_chunk, read_whole
 from fairlane.gateway.dialects.anthropic.requests import Display, MessagesRequest
+from fairlane.gateway.dialects.openai.tools import json_object
 from fairlane.gateway.dialects.tools.deltas import OutputDelta
 from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason
@@ -113,7 +114,7 @@ class MessagesAnswer(AnswerBuilder):
         if said.content:
             content.append({"type": "text", "text": said.content})
         content += [
-            {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": arguments_of(call)}
+            {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": json_object(call.arguments) or {}}
             for call in said.calls
         ]
         finish = choice.finish_reason or "stop"

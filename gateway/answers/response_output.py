@@ -9,8 +9,8 @@ from typing import ClassVar
 from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.dialects.openai.response_items import INPUT, Status, new_id
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
+from fairlane.gateway.dialects.openai.tools import json_object
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
-from fairlane.gateway.http.json_reader import read_text
 
 
 class OpenItem(ABC):
@@ -149,11 +149,7 @@ class CustomCall(FunctionCall):
         yield self._of_item("done", status)
 
     def _input(self) -> str:
-        try:
-            found = read_text(self.text)
-        except ValueError:
-            return self.text  # truncated or not JSON: return it unchanged
-        given = found.get(INPUT) if isinstance(found, dict) else None
+        given = (json_object(self.text) or {}).get(INPUT)
         return given if isinstance(given, str) else self.text
 
 

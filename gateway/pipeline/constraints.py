@@ -1,12 +1,13 @@
 """Output constraints: a request's output format and tools, checked and combined into one grammar for the worker."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import msgspec
 
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
-from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, json_structure
+from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
 from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.errors import ApiError, invalid
@@ -50,7 +51,7 @@ def _refuse_forms(request: GenerationRequest) -> None:
 async def _with_tools(
     request: ChatRequest, answer: CheckedGrammar, text: TextModel, tail: str, checker: GrammarChecker, tenant_id: str
 ) -> CheckedGrammar:
-    tools, model = request.offered_tools, text.output_format
+    tools, model = request.offered_tools, text.output_format.grammar
     if tools and request.tool_choice.mode == "required":
         if not model.can_force:
             raise invalid("tool_choice", "This model cannot be made to call a tool: its call format is unknown.")
@@ -79,7 +80,8 @@ async def _check(
         if clock() > end_s:  # others wait for the same few processes; results are cached for a retry
             message = f"Checking the tools up to `{param}` takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
-        held_bytes += (await checker.check(json_structure(tool.parameters, param), tenant_id)).compiled_bytes
+        schema = Structure("json_schema", json.dumps(tool.parameters, ensure_ascii=False), param)
+        held_bytes += (await checker.check(schema, tenant_id)).compiled_bytes
         if held_bytes > MAX_COMPILED_BYTES:
             most = f"{MAX_COMPILED_BYTES >> 20} MiB of memory"
             raise invalid(param, f"`{param}` cannot be served: compiled with all before it, it takes over {most}.")

@@ -1,4 +1,4 @@
-"""The child process that checks grammars: one request per line on stdin, one result per line on stdout.
+"""The child process that checks grammars: one structure per line on stdin, one result per line on stdout.
 
 It compiles a grammar as a worker would, and walks some tokens of a sample vocabulary into it: an error here would also
 occur in a worker. Grammars whose masks would exceed a worker's time budget are rejected."""
@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 
 from fairlane.gateway.dialects.grammar.one_of import with_any_of
 from fairlane.gateway.dialects.grammar.sample_vocabulary import MASK_SCALE, SampleVocabulary
-from fairlane.gateway.dialects.grammar.structure import StructureKind
+from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.scheduler.protocol.grammar_limits import (
     BUDGET_PER_TOKEN_S,
     MAX_COMPILED_BYTES,
@@ -35,13 +35,6 @@ TOO_SLOW = f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may
 # Whitespace between the parts of JSON, bounded so that a model cannot indent forever. Responses may be indented for
 # people; arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as in training data.
 WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
-
-
-class CheckRequest(msgspec.Struct, frozen=True):
-    """A structure to check."""
-
-    kind: StructureKind
-    text: str
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -81,9 +74,9 @@ class Check:
         self._limits = LLParserLimits(**PARSER_LIMITS)
         self._allocated = _heap_reader()
 
-    def run(self, request: CheckRequest) -> CheckResult:
+    def run(self, structure: Structure) -> CheckResult:
         try:
-            grammar = _grammar(request)
+            grammar = _grammar(structure)
         except ValueError as error:
             return CheckResult(fault=str(error))
         if len(grammar) > MAX_GRAMMAR_CHARS:
@@ -129,10 +122,10 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _grammar(request: CheckRequest) -> str:
-    if request.kind != "json_schema":
-        return grammar_from(request.kind, request.text)
-    schema = json.loads(request.text)
+def _grammar(structure: Structure) -> str:
+    if structure.kind != "json_schema":
+        return grammar_from(structure.kind, structure.text)
+    schema = json.loads(structure.text)
     if schema is True:
         schema = {}
     if schema is False:
@@ -144,8 +137,8 @@ def _grammar(request: CheckRequest) -> str:
 
 
 def serve() -> None:
-    """Check requests until stdin ends."""
-    check, decode = Check(), msgspec.json.Decoder(CheckRequest).decode
+    """Check structures until stdin ends."""
+    check, decode = Check(), msgspec.json.Decoder(Structure).decode
     for line in sys.stdin.buffer:
         began_s = time.thread_time()
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlane.gateway.dialects.grammar.check_process import CheckRequest, CheckResult
+from fairlane.gateway.dialects.grammar.check_process import CheckResult
 from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
 from fairlane.gateway.errors import ApiError, invalid
 
@@ -67,11 +67,11 @@ class GrammarChecker:
             message = "Too many schemas and grammars of this tenant are waiting to be checked."
             raise ApiError(message, "overloaded", structure.param, retry_after_s=1.0)
         self._waiting[tenant_id] += 1
-        request, found = CheckRequest(structure.kind, structure.text), None
+        found = None
         try:
             async with self._turns.setdefault(tenant_id, asyncio.Lock()):
                 while found is None:
-                    found = await self._ask(request, is_slow=tenant_id in self._slow_tenants)
+                    found = await self._ask(structure, is_slow=tenant_id in self._slow_tenants)
                     self._note(tenant_id, TIMEOUT_S if found is None else found.spent_s)
         finally:
             self._waiting[tenant_id] -= 1
@@ -81,11 +81,11 @@ class GrammarChecker:
         self._kept.keep(structure, found)
         return found
 
-    async def _ask(self, request: CheckRequest, *, is_slow: bool) -> CheckResult | None:
+    async def _ask(self, structure: Structure, *, is_slow: bool) -> CheckResult | None:
         loan = await self._lending.borrow(is_slow=is_slow)
         try:
             async with asyncio.timeout(None) as stop:
-                return await loan.child.ask(request, lambda: self._lending.begin(loan, stop))
+                return await loan.child.ask(structure, lambda: self._lending.begin(loan, stop))
         except TimeoutError:
             return None
         finally:
@@ -237,7 +237,7 @@ class _Child:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
+    async def ask(self, structure: Structure, begun: Callable[[], None]) -> CheckResult:
         """Return the result, or a fault if there is none. `begun` is called once the process is ready."""
         for _ in range(2):  # retry once, since the child may have been killed by something else
             try:
@@ -246,7 +246,7 @@ class _Child:
                 process = self._process
                 begun()
                 async with asyncio.timeout(TIMEOUT_S):
-                    return await self._exchange(process, request)
+                    return await self._exchange(process, structure)
             except TimeoutError:
                 fault = f"it takes more than {TIMEOUT_S:g} s to compile"
                 break
@@ -278,12 +278,12 @@ class _Child:
             limit=_MOST_LINE_BYTES,
             start_new_session=True,  # so that signals to the gateway's group do not reach the child
         )
-        await self._exchange(process, CheckRequest("choice", '["ready"]'))
+        await self._exchange(process, Structure("choice", '["ready"]', ""))
         return process
 
-    async def _exchange(self, process: asyncio.subprocess.Process, request: CheckRequest) -> CheckResult:
+    async def _exchange(self, process: asyncio.subprocess.Process, structure: Structure) -> CheckResult:
         if process.stdin is None or process.stdout is None:
             raise OSError("the process has no pipes")
-        process.stdin.write(msgspec.json.encode(request) + b"\n")
+        process.stdin.write(msgspec.json.encode(structure) + b"\n")
         await process.stdin.drain()
         return msgspec.json.decode(await process.stdout.readline(), type=CheckResult)

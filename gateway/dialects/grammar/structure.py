@@ -1,6 +1,5 @@
 """The requested structure of a response, as one value."""
 
-import json
 from typing import Literal
 
 from fairlane.common.redacted import Redacted
@@ -26,8 +25,3 @@ class CheckedGrammar(Redacted, frozen=True):
     text: str = ""
     # Memory of the compiled grammar; 0 if unknown.
     compiled_bytes: int = 0
-
-
-def json_structure(schema: object, param: str) -> Structure:
-    """Return a structure for JSON that follows a schema."""
-    return Structure("json_schema", json.dumps(schema, ensure_ascii=False), param)

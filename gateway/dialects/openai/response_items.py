@@ -7,13 +7,13 @@ import base64
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from fairlane.common.redacted import Redacted
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, joined_parts
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
@@ -200,8 +200,7 @@ class CompactionItem(Fields):
         return {"type": "compaction", "id": self.id or new_id("cmp"), "encrypted_content": self.encrypted_content}
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Redacted, frozen=True):
     """An opened `CompactionItem`."""
 
     item: CompactionItem
@@ -212,9 +211,6 @@ class Summary:
 
     def as_json(self) -> Json:
         return self.item.as_json()
-
-    def __repr__(self) -> str:
-        return f"Summary({len(self.text)} characters)"
 
 
 PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem

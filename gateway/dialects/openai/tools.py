@@ -27,6 +27,15 @@ Mode = Literal["none", "auto", "required"]
 DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
 
 
+def json_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a model wrote; None if it wrote something else or was cut short."""
+    try:
+        found = read_text(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 class Tool(Redacted, frozen=True, kw_only=True):
     """A function that the model may call."""
 
@@ -64,11 +73,8 @@ class ToolCall(Redacted, frozen=True, kw_only=True):
     def parsed_arguments(self) -> dict[str, Any] | str:
         if not self.arguments.strip():
             return {}
-        try:
-            found = read_text(self.arguments)
-        except ValueError:
-            return self.arguments
-        return found if isinstance(found, dict) else self.arguments
+        found = json_object(self.arguments)
+        return self.arguments if found is None else found
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:

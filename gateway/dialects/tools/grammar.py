@@ -36,20 +36,37 @@ _BY_JSON = frozenset({"integer", "number", "boolean", "array", "object", "null"}
 
 
 class CallGrammar:
-    """Writes grammars of one model's calls."""
+    """Writes grammars of one model's calls. Reasoning, if the model has any, may come first."""
 
     def __init__(
-        self, syntax: CallSyntax, added: Mapping[str, int], special: Collection[str], reasoning: tuple[str, str] | None
+        self,
+        syntax: CallSyntax,
+        added: Mapping[str, int],
+        special: Collection[str],
+        reasoning: tuple[str, str] | None,
+        *,
+        can_force: bool,
     ) -> None:
+        """`can_force`: the spelling of the model's calls is known, so a grammar can force one."""
+        self.can_force = can_force
         self._syntax = syntax
         is_special = {mark: mark in special or (mark[0], mark[-1]) == ("<", ">") for mark in syntax.markers}
         self._special = {mark: added[mark] for mark in syntax.markers if mark in added and is_special[mark]}
         self._reasoning = reasoning
 
-    def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        return self._whole("calls", self._calls(tools, parallel=parallel, all_strict=True), is_reasoning)
+    def is_reasoning(self, prompt_tail: str) -> bool:
+        return self._reasoning is not None and prompt_tail.rstrip().endswith(self._reasoning[0])
 
-    def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+    def forced(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str:
+        """Return a grammar of one or, if `parallel`, up to MAX_CALLS calls, with arguments by their schemas."""
+        return self._whole("calls", self._calls(tools, parallel=parallel, all_strict=True), prompt_tail)
+
+    def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:
+        """Return a grammar of text or calls, in which calls of strict tools follow the schema; None if there is nothing
+        to enforce: no tool is strict, and parallel calls are allowed."""
+        is_free = parallel and not any(tool.strict for tool in tools)
+        if is_free or not tools or not self.can_force:
+            return None
         opening, begun = self._opening, None
         text = _NO_BRACE if self._syntax.bare else _ANYTHING
         rules = [f"text: {text}"]
@@ -67,15 +84,17 @@ class CallGrammar:
             start = "(begun calls)* text" if parallel else "(text | begun calls)"
             rules = [f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT", f"TEXT: {text}"]
         rules += self._calls(tools, parallel=parallel, all_strict=False, begun=begun)
-        return self._whole(start, rules, is_reasoning)
+        return self._whole(start, rules, prompt_tail)
 
-    def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+    def answering(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str | None:
+        """Return a grammar of the grammar `@answer`, or calls in its place; None if there is only the answer."""
         answer = "@answer" if self._syntax.said is None else f"{self._literal(self._syntax.said[0])} @answer"
-        if not tools:
-            return self._whole(answer, (), is_reasoning)
-        return self._whole(f"({answer} | calls)", self._calls(tools, parallel=parallel, all_strict=True), is_reasoning)
+        if tools and self.can_force:
+            calls = self._calls(tools, parallel=parallel, all_strict=True)
+            return self._whole(f"({answer} | calls)", calls, prompt_tail)
+        return None if self._reasoning is None else self._whole(answer, (), prompt_tail)
 
-    def _whole(self, start: str, rules: Iterable[str], is_reasoning: bool) -> str:
+    def _whole(self, start: str, rules: Iterable[str], prompt_tail: str) -> str:
         if self._reasoning is None:
             return "\n".join([f"start: {start}", *rules])
         begin, end = self._reasoning
@@ -83,7 +102,8 @@ class CallGrammar:
         if any(end.startswith(mark) for mark in self._special):
             reasoned = [f"reasoned: thought {self._literal(end)} BLANKS", f"thought: {_ANYTHING}"]
         reasoning = [f"reasoning: {self._literal(begin)} reasoned", *reasoned, r"BLANKS: /[ \n]{0,4}/"]
-        return "\n".join([f"start: {'reasoned' if is_reasoning else 'reasoning?'} {start}", *rules, *reasoning])
+        first = "reasoned" if self.is_reasoning(prompt_tail) else "reasoning?"
+        return "\n".join([f"start: {first} {start}", *rules, *reasoning])
 
     @property
     def _opening(self) -> str | None:

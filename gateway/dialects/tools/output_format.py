@@ -34,8 +34,6 @@ class OutputFormat:
         syntax = syntax_of(template) or generic()
         written = syntax if self._template is None else _written(self._template, syntax)
         self.syntax = written or syntax
-        # The spelling of the model's calls is known, so a grammar can force one.
-        self.can_force = written is not None
         reasoning = self.syntax.reasoning
         reasons = self.syntax.body == "messages" or any(mark in template for mark in reasoning or ())
         self._reasoning = reasoning if reasons else None
@@ -43,7 +41,8 @@ class OutputFormat:
         # Literal texts that have a meaning in the output.
         self.markers = frozenset(own if self._template is not None else self.syntax.markers)
         self.needs_control_text = not self.markers.isdisjoint(special)
-        self._grammar = CallGrammar(self.syntax.ending_at(ends), added, special, self._reasoning)
+        ending = self.syntax.ending_at(ends)
+        self.grammar = CallGrammar(ending, added, special, self._reasoning, can_force=written is not None)
 
     def needs_reader(self, tools: Sequence[Tool]) -> bool:
         return bool(tools) or self._reasoning is not None or self._template is not None
@@ -56,31 +55,8 @@ class OutputFormat:
             return self._template.reader(prompt_tail, tools)
         if self.syntax.body == "messages":
             return MessageReader(prompt_tail, tools)
-        return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
-
-    def forced(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str:
-        """Return a grammar in llguidance's Lark: one or, if `parallel`, up to MAX_CALLS calls of these tools, with
-        arguments by their schemas, and reasoning before them if the model has any."""
-        return self._grammar.forced(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
-
-    def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:
-        """Return a grammar of text or calls, in which calls of strict tools follow the schema; None if there is nothing
-        to enforce: no tool is strict, and parallel calls are allowed."""
-        is_free = parallel and not any(tool.strict for tool in tools)
-        if is_free or not tools or not self.can_force:
-            return None
-        return self._grammar.lenient(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
-
-    def answering(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str | None:
-        """Return a grammar in Lark of the grammar `@answer`, with reasoning before it and calls in its place; None if
-        the model has neither."""
-        if not self.needs_reader(tools):
-            return None
-        tools = tools if self.can_force else ()
-        return self._grammar.answering(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
-
-    def _is_reasoning(self, prompt_tail: str) -> bool:
-        return self._reasoning is not None and prompt_tail.rstrip().endswith(self._reasoning[0])
+        is_reasoning = self.grammar.is_reasoning(prompt_tail)
+        return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=is_reasoning)
 
 
 def _readable(response_template: str) -> ResponseTemplate | None:

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from fairlane.gateway.dialects.grammar import checker as grammar_checker
-from fairlane.gateway.dialects.grammar.check_process import CheckRequest, CheckResult
+from fairlane.gateway.dialects.grammar.check_process import CheckResult
 from fairlane.gateway.dialects.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
-from fairlane.gateway.dialects.grammar.structure import Structure, json_structure
+from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.errors import ApiError
 from fairlane.scheduler.protocol.grammar_limits import MAX_COMPILED_BYTES
 
@@ -46,6 +46,10 @@ def children() -> list[psutil.Process]:
 
 def grammar(text: str) -> Structure:
     return Structure("grammar", text, PARAM)
+
+
+def json_structure(schema: object, param: str) -> Structure:
+    return Structure("json_schema", json.dumps(schema), param)
 
 
 def choice_structure(choices: list[str], param: str) -> Structure:
@@ -161,10 +165,10 @@ class HandChild:
     order: ClassVar[list[str]]
     """The same; one that was stopped and began again is there twice."""
 
-    async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
+    async def ask(self, structure: Structure, begun: Callable[[], None]) -> CheckResult:
         begun()
-        self.order.append(request.text)
-        spent_s = self.begun[request.text] = asyncio.get_running_loop().create_future()
+        self.order.append(structure.text)
+        spent_s = self.begun[structure.text] = asyncio.get_running_loop().create_future()
         return CheckResult(grammar="checked", spent_s=await spent_s)
 
     async def kill(self) -> None:
@@ -281,7 +285,7 @@ async def test_checks_that_were_stopped_are_answered_by_the_children_that_replac
 
 
 def test_a_child_tells_the_processor_time_of_a_check() -> None:
-    asked = [CheckRequest("json_schema", text) for text in ('{"type": "integer"}', "[")]
+    asked = [Structure("json_schema", text, PARAM) for text in ('{"type": "integer"}', "[")]
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in asked)
     child = [sys.executable, "-m", "fairlane.gateway.dialects.grammar.check_process"]
     told = subprocess.run(child, input=lines, capture_output=True, check=True).stdout

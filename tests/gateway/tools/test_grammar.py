@@ -151,7 +151,7 @@ def test_a_forced_answer_is_calls_and_nothing_else(family: str, special_marks: b
     answers = model_of(family, special_marks=special_marks).output_format
 
     found = (
-        Walk(family, answers.forced(tools, parallel=parallel), seed, special_marks=special_marks)
+        Walk(family, answers.grammar.forced(tools, parallel=parallel), seed, special_marks=special_marks)
         .to_the_end()
         .read(tools)
     )
@@ -166,7 +166,7 @@ def test_there_are_so_many_calls_in_an_answer_and_no_more(family: str) -> None:
     answers = model_of(family, special_marks=True).output_format
     syntax = answers.syntax
     call = syntax.spell("time", "" if syntax.body == "xml" else "{}")
-    walk = Walk(family, answers.forced((TIME, WEATHER), parallel=True))
+    walk = Walk(family, answers.grammar.forced((TIME, WEATHER), parallel=True))
 
     walk.say(syntax.before + syntax.between.join([call] * MAX_CALLS))
     walk.say(syntax.after)
@@ -207,7 +207,7 @@ REFERRING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", REFERRING)
 def test_what_a_schema_refers_to_or_requires_without_listing_it_is_written(family: str, case: str) -> None:
     tool = Tool(name="f", parameters=REFERRING[case])
-    grammar = model_of(family, special_marks=True).output_format.forced((tool,), parallel=False)
+    grammar = model_of(family, special_marks=True).output_format.grammar.forced((tool,), parallel=False)
 
     for seed in range(4):
         found = Walk(family, grammar, seed).to_the_end().read((tool,))
@@ -219,7 +219,7 @@ def test_what_a_schema_refers_to_or_requires_without_listing_it_is_written(famil
 def test_each_tool_can_be_called(family: str, special_marks: bool) -> None:
     answers = model_of(family, special_marks=special_marks).output_format
     for tool in (*TOOLS, LISTS, STRICTER):
-        grammar = answers.forced((tool,), parallel=False)
+        grammar = answers.grammar.forced((tool,), parallel=False)
 
         found = Walk(family, grammar, special_marks=special_marks).to_the_end().read((tool,))
 
@@ -233,7 +233,7 @@ def test_arguments_that_a_schema_does_not_list_are_only_written_where_it_says_so
 
     def written(parameters: dict[str, Any]) -> set[str]:
         tool = Tool(name="switch", parameters=parameters)
-        grammar = answers.forced((tool,), parallel=False)
+        grammar = answers.grammar.forced((tool,), parallel=False)
         calls = [call for seed in range(8) for call in Walk(family, grammar, seed).to_the_end().read((tool,)).calls]
         return set().union(*arguments_of(calls, (tool,)))
 
@@ -249,7 +249,7 @@ def test_a_model_that_was_made_to_reason_ends_that_before_it_calls(family: str, 
     model = model_of(family, special_marks=special_marks)
     tail = "<|im_start|>assistant\n<think>\n"
     walk = Walk(
-        family, model.output_format.forced(TOOLS, parallel=False, prompt_tail=tail), special_marks=special_marks
+        family, model.output_format.grammar.forced(TOOLS, parallel=False, prompt_tail=tail), special_marks=special_marks
     )
 
     walk.say("So.\n</think>\n\n")
@@ -269,9 +269,9 @@ STRICT = Tool(name="weather", parameters=WEATHER.parameters, strict=True)
 def test_where_no_tool_is_strict_nothing_has_to_be_kept_to(family: str) -> None:
     answers = model_of(family, special_marks=True).output_format
 
-    assert answers.lenient(TOOLS) is None
-    assert answers.lenient(()) is None
-    assert answers.lenient((), parallel=False) is None
+    assert answers.grammar.lenient(TOOLS) is None
+    assert answers.grammar.lenient(()) is None
+    assert answers.grammar.lenient((), parallel=False) is None
 
 
 @families
@@ -279,7 +279,7 @@ def test_where_no_tool_is_strict_nothing_has_to_be_kept_to(family: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_there_is_one_call_at_most_where_calls_are_not_parallel(family: str, special_marks: bool, seed: int) -> None:
     answers = model_of(family, special_marks=special_marks).output_format
-    grammar = answers.lenient(TOOLS, parallel=False)
+    grammar = answers.grammar.lenient(TOOLS, parallel=False)
     assert grammar is not None
     walk = Walk(family, grammar, seed, special_marks=special_marks)
 
@@ -293,7 +293,7 @@ def test_there_is_one_call_at_most_where_calls_are_not_parallel(family: str, spe
 @families
 @marks
 def test_a_lenient_answer_may_be_text(family: str, special_marks: bool) -> None:
-    grammar = model_of(family, special_marks=special_marks).output_format.lenient((STRICT, TIME))
+    grammar = model_of(family, special_marks=special_marks).output_format.grammar.lenient((STRICT, TIME))
     assert grammar is not None
     walk = Walk(family, grammar, special_marks=special_marks)
 
@@ -310,7 +310,7 @@ def test_a_call_in_a_lenient_answer_keeps_to_a_strict_schema(family: str, specia
     loose = Tool(name="loose", parameters={"type": "object", "properties": {"a": {"type": "no such"}}})
     tools = (STRICT, TIME, loose)
     answers = model_of(family, special_marks=special_marks).output_format
-    grammar = answers.lenient(tools)
+    grammar = answers.grammar.lenient(tools)
     assert grammar is not None
     walk = Walk(family, grammar, seed, special_marks=special_marks)
     opening = answers.syntax.before + answers.syntax.spell("weather", "\0").partition("\0")[0]
@@ -334,7 +334,7 @@ def test_gpt_oss_makes_one_call_where_that_ends_its_answer() -> None:
     tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[1, end])
     own = Tokenizer.from_str(card.tokenizer_json)
 
-    for grammar in (answers.forced((TIME, WEATHER), parallel=True), answers.lenient((TIME, STRICT))):
+    for grammar in (answers.grammar.forced((TIME, WEATHER), parallel=True), answers.grammar.lenient((TIME, STRICT))):
         assert grammar is not None
         matcher = LLMatcher(tokenizer, grammar)
         thought = "<|channel|>analysis<|message|>When?<|end|><|start|>assistant"
@@ -345,7 +345,7 @@ def test_gpt_oss_makes_one_call_where_that_ends_its_answer() -> None:
 
 def test_the_answer_of_gpt_oss_may_have_a_form() -> None:
     card = tool_card("gpt-oss")
-    frame = TextModel(card).output_format.answering((), parallel=True)
+    frame = TextModel(card).output_format.grammar.answering((), parallel=True)
     assert frame is not None
     grammar = json.dumps({"grammars": [{"lark_grammar": frame}, {"lark_grammar": 'start: "yes"', "name": "answer"}]})
     walk = Walk("gpt-oss", grammar)
@@ -371,6 +371,6 @@ def test_a_tools_required_names_are_not_searched_for_each_of_its_properties() ->
     properties = {f"p{number}": {"type": "integer"} for number in range(50)}
     tool = Tool(name="f", parameters={"type": "object", "properties": properties, "required": required})
 
-    TextModel(tool_card("Qwen 3.5")).output_format.forced([tool], parallel=False)
+    TextModel(tool_card("Qwen 3.5")).output_format.grammar.forced([tool], parallel=False)
 
     assert not required.searched

@@ -157,8 +157,8 @@ def test_a_models_own_template_wins() -> None:
 
     assert read(answers.reader(START, TOOLS), CALL).calls == [("weather", '{"city": "Köln"}')]
     assert answers.needs_reader(())
-    assert not answers.can_force
-    assert answers.lenient([replace(TOOLS[0], strict=True)]) is None
+    assert not answers.grammar.can_force
+    assert answers.grammar.lenient([replace(TOOLS[0], strict=True)]) is None
 
 
 def test_a_template_that_reads_a_known_syntax_can_be_forced() -> None:
@@ -167,7 +167,7 @@ def test_a_template_that_reads_a_known_syntax_can_be_forced() -> None:
     )
     answers = OutputFormat("", {}, (), known)
 
-    assert answers.can_force
+    assert answers.grammar.can_force
     assert answers.syntax.name == "hermes"
     assert OutputFormat("", {}, (), template(tool_calls=NAMED)).syntax.name == "qwen3.5"
 
@@ -178,7 +178,7 @@ def test_a_template_that_reads_a_known_syntax_can_be_forced() -> None:
 def test_a_template_that_cannot_be_used_costs_nothing(source: str) -> None:
     answers = OutputFormat(TOOL_MODELS["Hermes"].template, {}, (), source)
 
-    assert answers.can_force
+    assert answers.grammar.can_force
     assert answers.syntax.name == "hermes"
 
 

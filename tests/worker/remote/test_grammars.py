@@ -4,8 +4,8 @@ import llguidance
 import msgspec
 import pytest
 
-from fairlane.gateway.dialects.grammar.check_process import Check, CheckRequest
-from fairlane.gateway.dialects.grammar.structure import StructureKind
+from fairlane.gateway.dialects.grammar.check_process import Check
+from fairlane.gateway.dialects.grammar.structure import Structure, StructureKind
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Sampling
 from fairlane.worker.remote import runner as remote_runner
@@ -122,7 +122,7 @@ FRAME = 'start: (@answer | calls)\ncalls: "call @answer" %json {"const": "@answe
 )
 def test_a_grammar_as_one_text_takes_the_same_answers(kind: StructureKind, text: str, kept: str, broken: str) -> None:
     """Also beside tools, where a frame names it."""
-    grammar = Check().run(CheckRequest(kind, text)).grammar
+    grammar = Check().run(Structure(kind, text, "")).grammar
     named = msgspec.json.decode(grammar)["grammars"][0] if grammar.startswith("{") else {"lark_grammar": grammar}
     framed = msgspec.json.encode({"grammars": [{"lark_grammar": FRAME}, {**named, "name": "answer"}]}).decode()
 
