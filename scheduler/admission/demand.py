@@ -117,15 +117,15 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     level: ServiceClass
     # Worker time of the remaining prefill.
-    prefill_ms: float
+    prefill_ms: float = 0.0
     # Worker time of the remaining expected output.
-    decode_ms: float
+    decode_ms: float = 0.0
     # Worker time of all its output, including the part that is done.
-    output_ms: float
+    output_ms: float = 0.0
     # Worker time of one output token.
-    token_ms: float
+    token_ms: float = 0.0
     # Fraction of one worker that it takes at full length.
-    share: float
+    share: float = 0.0
     pace_ms: float = 0.0
     # Due time of its next token on the gateway's clock; infinity: none.
     due_ms: float = math.inf
@@ -271,7 +271,7 @@ def lateness_ms(
     At most 0 if all guarantees are kept. Work that is already late counts as demand but is not tested. Work of a lower
     lane that would be late without this load, after a flood above it, is not tested either: refusing the load would not
     help, since the flood's best-effort work would take the time."""
-    worst_ms, nothing = -math.inf, _nothing(load.level)
+    worst_ms, nothing = -math.inf, LaneLoad(level=load.level)
     for level in ledger.promised(load.level):
         before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level
         wait_without_ms, wait_ms = _wait(before, nothing, costs), _wait(before, load, costs)
@@ -285,10 +285,6 @@ def lateness_ms(
                 continue
             worst_ms = max(worst_ms, margin * wait_ms(work_ms) / left - had_ms)
     return worst_ms
-
-
-def _nothing(level: ServiceClass) -> LaneLoad:
-    return LaneLoad(level=level, prefill_ms=0.0, decode_ms=0.0, output_ms=0.0, token_ms=0.0, share=0.0)
 
 
 def _wait(before: Sum, load: LaneLoad, costs: RequestCosts) -> Callable[[float], float]:

@@ -295,7 +295,7 @@ class OpenRequests:
         self.ledger.remove(job_id)
         self._waits.left(job_id)
         if finished:
-            self._lengths.ended(request.lane, request.tenant, request.choices)
+            self._lengths.add(request.lane, request.tenant, ends=request.choices)
 
     def placed(self, job_id: str, place: int, now_ms: float) -> None:
         found = self._open.get(job_id)
@@ -325,8 +325,7 @@ class OpenRequests:
         return above
 
     def taken(self, rank: int, now_ms: float) -> float:
-        lane = next((name for name, lane in self._lanes.items() if lane.rank == rank), None)
-        return 0.0 if lane is None else self.lanes_above(lane, now_ms)
+        return sum(self.lanes_above(name, now_ms) for name, lane in self._lanes.items() if lane.rank == rank)
 
     def promised(self, lane: LaneName, now_ms: float) -> float:
         """Return the fraction of the workers' time that is guaranteed to, or requested by, work ahead of a lane's best
@@ -354,7 +353,7 @@ class OpenRequests:
     def _count_output(self, found: _Open) -> None:
         request, gained = found.request, found.produced - found.counted
         if gained:
-            self._lengths.produced(request.lane, request.tenant, request.choices * gained)
+            self._lengths.add(request.lane, request.tenant, tokens=request.choices * gained)
             found.counted = found.produced
 
     def _asked_ms(self, request: Request) -> float:

@@ -18,37 +18,9 @@ TYPICAL_CONTEXT = 512
 SINGLE_STREAM_OUTLIER = 2.0
 
 
-def is_single_decode(plan: StepFeatures) -> bool:
-    """Return whether one sequence gained one token and nothing else ran."""
-    return plan.rows == 1 and plan.prefill_tokens == 0 and plan.context > 0
-
-
-class SingleStream:
-    """One worker's single-stream step time, normalised to the typical context by `context_ms` per KV token."""
-
-    def __init__(self) -> None:
-        # Without the time between steps; 0.0 before the first observation.
-        self.step_ms = 0.0
-
-    def start_from(self, steps: Iterable[tuple[StepFeatures, float]], context_ms: float) -> None:
-        found = [_typical(plan, run_ms, context_ms) for plan, run_ms in steps if is_single_decode(plan)]
-        if found:
-            self.step_ms = median(found)
-
-    def observe(self, plan: StepFeatures, run_ms: float, context_ms: float) -> None:
-        if is_single_decode(plan):
-            typical_ms = _typical(plan, run_ms, context_ms)
-            known_ms = self.step_ms or typical_ms
-            self.step_ms = faded(known_ms, min(typical_ms, SINGLE_STREAM_OUTLIER * known_ms))
-
-
 def slowest_ms(workers: Iterable[WorkerStatus]) -> float:
     """Return the single-stream time that all of these workers that take jobs can keep; 0.0 if none reports one."""
     return max((one.single_stream_ms for one in workers if not one.draining), default=0.0)
-
-
-def _typical(plan: StepFeatures, run_ms: float, context_ms: float) -> float:
-    return max(0.5 * run_ms, run_ms + context_ms * (TYPICAL_CONTEXT - plan.context))
 
 
 FORGETTING = 0.995
@@ -195,14 +167,16 @@ class CostModel:
     """Times of steps and copies, and what follows for victims and step sizes, in milliseconds.
 
     The priors are those of a small model on a few CPU cores; a few dozen steps replace them. `forgetting` applies to
-    step times; 1 weighs all observations equally."""
+    step times; 1 weighs all observations equally. The step time of a single stream, the unit of automatic TPOT targets,
+    is measured and not fitted: a model learnt under load predicts a step with one row badly."""
 
     def __init__(self, *, forgetting: float = FORGETTING) -> None:
         self._step = NonNegativeFit(
             typical=(1.0, 16.0, 128.0, 8_192.0, 65_536.0), prior=(10.0, 4.0, 40.0, 5.0, 5.0), forgetting=forgetting
         )
         self._copy = _copy_fit(0.2)
-        self._single = SingleStream()
+        # Step time of one decode alone at the typical context, without the time between steps; 0.0: not observed.
+        self._single_ms = 0.0
         self._error = 0.0
         # From a step's end to the next one's start while work continues: planning, sampling, publishing.
         self.between_ms = 0.0
@@ -218,12 +192,13 @@ class CostModel:
         for fit, found in ((self._step, steps), (self._copy, copies)):
             if found:
                 fit.start_from(found)
-        self._single.start_from([(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0], self._context_ms)
+        alone = [self._typical_ms(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0 and _is_alone(one.plan)]
+        self._single_ms = median(alone) if alone else self._single_ms
 
     def know(self, step: Sequence[float], copy: Sequence[float], single_stream_ms: float) -> None:
         self._step.know(step)
         self._copy.know(copy)
-        self._single.step_ms = single_stream_ms
+        self._single_ms = single_stream_ms
 
     @property
     def has_learnt(self) -> bool:
@@ -242,7 +217,10 @@ class CostModel:
             missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
             self._error = faded(self._error, missed)
             self._step.observe((1.0, *plan), run_ms)
-            self._single.observe(plan, run_ms, self._context_ms)
+            if _is_alone(plan):
+                typical_ms = self._typical_ms(plan, run_ms)
+                known_ms = self._single_ms or typical_ms
+                self._single_ms = faded(known_ms, min(typical_ms, SINGLE_STREAM_OUTLIER * known_ms))
         if copied_blocks and copy_ms > 0.0:
             self._copy.observe((1.0, copied_blocks), copy_ms)
 
@@ -253,11 +231,7 @@ class CostModel:
 
     @property
     def single_stream_ms(self) -> float:
-        return self._single.step_ms + self.between_ms if self._single.step_ms else 0.0
-
-    @property
-    def _context_ms(self) -> float:
-        return self._step.weights[3]
+        return self._single_ms + self.between_ms if self._single_ms else 0.0
 
     @property
     def margin(self) -> float:
@@ -290,3 +264,11 @@ class CostModel:
     def step_weights(self) -> tuple[float, ...]:
         """Return the fixed time of a step, and its time per unit of each of `StepFeatures`."""
         return self._step.weights
+
+    def _typical_ms(self, plan: StepFeatures, run_ms: float) -> float:
+        context_ms = self._step.weights[3]
+        return max(0.5 * run_ms, run_ms + context_ms * (TYPICAL_CONTEXT - plan.context))
+
+
+def _is_alone(plan: StepFeatures) -> bool:
+    return plan.rows == 1 and plan.prefill_tokens == 0 and plan.context > 0

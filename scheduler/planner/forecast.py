@@ -83,11 +83,13 @@ class MeanLengths:
     def __init__(self) -> None:
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
 
-    def produced(self, lane: LaneName, tenant: str, tokens: int) -> None:
-        self._add(lane, tenant, tokens, 0)
-
-    def ended(self, lane: LaneName, tenant: str, outputs: int = 1) -> None:
-        self._add(lane, tenant, 0, outputs)
+    def add(self, lane: LaneName, tenant: str, *, tokens: int = 0, ends: int = 0) -> None:
+        fades = (1.0 - 1.0 / REMEMBERED) ** ends
+        for key in ((lane, tenant), (lane, None)):
+            is_known = key in self._known
+            if is_known or len(self._known) < MAX_MEANS or key[1] is None:
+                old_tokens, old_ends = self._known[key] if is_known else (0.0, 0.0)
+                self._known[key] = fades * old_tokens + tokens, fades * (old_ends + ends)
 
     def mean(self, lane: LaneName, tenant: str) -> float | None:
         for key in ((lane, tenant), (lane, None)):
@@ -96,14 +98,6 @@ class MeanLengths:
                 if ends >= ENOUGH:
                     return tokens / ends
         return None
-
-    def _add(self, lane: LaneName, tenant: str, tokens: int, ends: int) -> None:
-        fades = (1.0 - 1.0 / REMEMBERED) ** ends
-        for key in ((lane, tenant), (lane, None)):
-            is_known = key in self._known
-            if is_known or len(self._known) < MAX_MEANS or key[1] is None:
-                old_tokens, old_ends = self._known[key] if is_known else (0.0, 0.0)
-                self._known[key] = fades * old_tokens + tokens, fades * (old_ends + ends)
 
 
 def peak_tokens(running: Iterable[tuple[int, int]]) -> int:

@@ -45,38 +45,16 @@ from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMo
 NOT_YET_KNOWN = 0
 
 
-def rows_ahead(plan: StepPlan, running: Mapping[SeqId, Sequence], pool: BlockPool) -> tuple[Row, ...]:
-    """Return the predicted rows of the step after the running `plan`, one token further each.
-
-    Return none if that step needs a decision: a prompt is computed, a sequence ends or reaches its grant, or no free
-    block is left outside the prefix cache."""
-    rows, full = [], 0
-    for row, seq in zip(plan.rows, running.values(), strict=True):
-        if len(row.token_ids) > 1 or not row.samples or row.output_index + 1 >= seq.granted_until:
-            return ()
-        table, first = row.block_table, row.first_position + 1
-        if first == len(table) * pool.block_size:
-            full += 1
-            block = pool.next_free(full)
-            if block is None:
-                return ()
-            table = (*table, block)
-        rows.append(Row(row.seq, (NOT_YET_KNOWN,), first, table, True, row.output_index + 1))
-    return tuple(rows)
-
-
 class StepOrderError(RuntimeError):
     """`plan` was called before the last result was applied, or `apply` with another plan's result."""
 
 
 class Planner:
-    """Holds a worker's jobs and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
-    range.
+    """A worker's jobs, and the decision of each step. Raises ValueError for parameters out of range.
 
     `prefix_share` enables the prefix cache; up to this fraction of the pool a tenant's cached blocks are safe from
-    others. `copies_ahead` is the maximum per step of `StepBuilder.copy_ahead`. Without `holds_decodes`, every decode
-    that has its blocks and a row runs in every step: an external engine would have to abort and restart a stream to
-    hold it back for the first lane's pace."""
+    others. Without `holds_decodes`, every decode that has its blocks and a row runs in every step: an external engine
+    would have to abort and restart a stream to hold it back."""
 
     def __init__(
         self,
@@ -125,10 +103,7 @@ class Planner:
     # Calls between two steps.
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Add a leased job, or replace the lease of a job that is here.
-
-        A job that cannot be served ends as failed with the next outcome, one that was already complete ends as
-        finished."""
+        """Add a leased job, or replace the lease of a job that is here."""
         job = lease.job
         self.drop(job.job_id)
         group = open_group(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)
@@ -264,9 +239,22 @@ class Planner:
         return self._plan
 
     def look_ahead(self) -> tuple[Row, ...]:
-        """Return the predicted rows of the next step while one runs, without their tokens; none if it needs a
-        decision."""
-        return rows_ahead(self._plan, self._in_flight, self._pool)
+        """Return the predicted rows of the next step while one runs, without their tokens; none if it needs a decision.
+
+        The runner prepares them; the next plan may differ."""
+        rows, full = [], 0
+        for row, seq in zip(self._plan.rows, self._in_flight.values(), strict=True):
+            if len(row.token_ids) > 1 or not row.samples or row.output_index + 1 >= seq.granted_until:
+                return ()
+            table, first = row.block_table, row.first_position + 1
+            if first == len(table) * self._pool.block_size:
+                full += 1
+                block = self._pool.next_free(full)
+                if block is None:
+                    return ()
+                table = (*table, block)
+            rows.append(Row(row.seq, (NOT_YET_KNOWN,), first, table, True, row.output_index + 1))
+        return tuple(rows)
 
     # Queries.
 

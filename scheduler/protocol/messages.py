@@ -408,16 +408,6 @@ def encode(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 
 
-def decode_event(data: bytes) -> Event:
-    """Decode an entry of a gateway's delta stream. Raises `msgspec.ValidationError`."""
-    return _event.decode(data)
-
-
-def decode_control(data: bytes) -> Control:
-    """Decode an entry of a worker's control stream. Raises `msgspec.ValidationError`."""
-    return _control.decode(data)
-
-
 log = logging.getLogger(__name__)
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -434,13 +424,13 @@ def events_of(blobs: Iterable[bytes]) -> list[Event]:
             found += _events.decode(blob)
         except UNREADABLE:
             parts = [bytes(part) for parts in _sound(_parts.decode, [blob]) for part in parts]
-            found += _sound(decode_event, parts)
+            found += _sound(_event.decode, parts)
     return found
 
 
 def controls_of(blobs: Iterable[bytes]) -> list[Control]:
     """Decode entries of a worker's stream, one command each. Skips damaged ones."""
-    return _sound(decode_control, blobs)
+    return _sound(_control.decode, blobs)
 
 
 def _sound(decode: Callable[[bytes], Message], blobs: Iterable[bytes]) -> list[Message]:

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from fairlane.scheduler.simulation.trace import NO_DEMAND, Trace, TraceRow
 
@@ -10,18 +11,12 @@ MINUTE_MS, DAY_MS = 60_000.0, 86_400_000.0
 _Amount = Callable[[TraceRow], int]
 
 
-def _prompt(row: TraceRow) -> int:
-    return row.prompt_tokens
-
-
 def _output(row: TraceRow) -> int:
     return row.choices * row.output_tokens
 
 
-def _tokens(row: TraceRow) -> int:
-    return _prompt(row) + _output(row)
-
-
+_prompt: _Amount = attrgetter("prompt_tokens")
+_tokens: _Amount = attrgetter("tokens")
 _WINDOWS: Mapping[str, tuple[float, _Amount]] = {
     "requests_per_minute": (MINUTE_MS, lambda _: 1),
     "tokens_per_minute": (MINUTE_MS, _tokens),
@@ -30,7 +25,7 @@ _WINDOWS: Mapping[str, tuple[float, _Amount]] = {
     "tokens_per_day": (DAY_MS, _tokens),
     "tokens_per_month": (31 * DAY_MS, _tokens),
 }
-_LARGEST: Mapping[str, _Amount] = {"max_prompt_tokens": _prompt, "max_output_tokens": lambda row: row.output_tokens}
+_LARGEST: Mapping[str, _Amount] = {"max_prompt_tokens": _prompt, "max_output_tokens": attrgetter("output_tokens")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

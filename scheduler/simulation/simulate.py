@@ -78,7 +78,6 @@ class SimulationObserver(Protocol):
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
-    coaster: Planner | None = None
     rests: int = 0
     # When it last had nothing to do.
     slept_ms: float = -math.inf
@@ -106,7 +105,6 @@ class Simulation:
     def __post_init__(self) -> None:
         if self.queue is None and len(self.policies) != 1:
             raise ValueError(f"{len(self.policies)} policies need a queue")
-        self._coast_observers: Sequence[CoastObserver] = ()
         self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
         # (time, order, event): steps to begin; workers without one sleep.
@@ -118,19 +116,12 @@ class Simulation:
     def _serves(self, number: int) -> bool:
         return True
 
-    def _enable_coasting(self) -> None:
-        watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
-        if len(watchers) < len(self.observers):
-            return
-        self._coast_observers = watchers
-        for worker in self._workers:
-            worker.coaster = worker.policy if isinstance(worker.policy, Planner) else None
-
     def run(self) -> dict[str, Record]:
         """Run to the end and return the records by job, in order of arrival.
 
         Raises StuckError, and ValueError if arrivals are out of order or share a job."""
-        self._enable_coasting()
+        self._coast_observers = [one for one in self.observers if isinstance(one, CoastObserver)]
+        self._coasts = len(self._coast_observers) == len(self.observers)
         coming = iter(self.arrivals)
         arrival = next(coming, None)
         while True:
@@ -221,7 +212,7 @@ class Simulation:
         if not worker.policy.has_work:
             self._sleep(number)
             return
-        if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
+        if self._coasts and isinstance(worker.policy, Planner) and self._go_on(number, worker, worker.policy):
             return
         self._land(number)
         plan = worker.policy.plan(self.now_ms)
@@ -240,8 +231,8 @@ class Simulation:
             raise StuckError(f"worker {number} has work but planned nothing in {MAX_RESTS} turns")
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
-    def _go_on(self, number: int, worker: _Worker, coaster: Planner) -> bool:
-        cruise = worker.cruise or self._set_off(worker, coaster)
+    def _go_on(self, number: int, worker: _Worker, planner: Planner) -> bool:
+        cruise = worker.cruise or self._set_off(worker, planner)
         work = None if cruise is None else cruise.begin(self.now_ms)
         if cruise is None or work is None:
             return False
@@ -250,17 +241,17 @@ class Simulation:
         self._wake(number, self.now_ms + cruise.run_ms + self.hardware.overhead_ms)
         return True
 
-    def _set_off(self, worker: _Worker, coaster: Planner) -> Cruise | None:
-        coast = coaster.coast(self.now_ms)
+    def _set_off(self, worker: _Worker, planner: Planner) -> Cruise | None:
+        coast = planner.coast(self.now_ms)
         return Cruise(coast, self.records, self.queue, worker.held) if coast else None
 
     def _land(self, number: int) -> None:
         """Apply all steps that a worker ran without plans; its running step continues as if it was planned."""
         worker, cruise = self._workers[number], self._workers[number].cruise
-        if cruise is not None and worker.coaster is not None:
+        if cruise is not None and isinstance(worker.policy, Planner):
             worker.cruise = None
             cruise.land(number, self.now_ms, self._coast_observers)
-            plan = worker.coaster.land(cruise.coast)
+            plan = worker.policy.land(cruise.coast)
             if not plan.is_empty:
                 self._ends[number] = (cruise.started_ms, plan, cruise.run_ms, 0.0)
 

@@ -55,13 +55,11 @@ class Verdict:
     @property
     def misses(self) -> tuple[str, ...]:
         found = []
-        latency, throughput = self.lanes.get(LaneName.LATENCY), self.lanes.get(LaneName.THROUGHPUT)
-        if latency is not None and latency.ttft_kept < ATTAINMENT:
-            found.append("latency TTFT")
-        if latency is not None and latency.tpot_kept < ATTAINMENT:
-            found.append("latency TPOT")
-        if throughput is not None and throughput.ttft_kept < ATTAINMENT:
-            found.append("throughput TTFT")
+        for lane, verdict in sorted(self.lanes.items()):
+            if verdict.ttft_kept < ATTAINMENT:
+                found.append(f"{lane.value} TTFT")
+            if lane is LaneName.LATENCY and verdict.tpot_kept < ATTAINMENT:
+                found.append("latency TPOT")
         if self.drained_ms > self.drain_allowed_ms:
             found.append("backlog")
         return tuple(found)

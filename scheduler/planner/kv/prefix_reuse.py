@@ -16,7 +16,7 @@ from fairlane.scheduler.protocol.messages import Job
 
 def scope_of(job: Job) -> Scope:
     """Return who may infer this job's prompt from response times: its tenant, or all of its share group."""
-    return ("group", job.share_group) if job.share_group else ("tenant", f"{job.tenant} {job.tenant_since}")
+    return _scope(job.tenant, job.tenant_since, job.share_group)
 
 
 def salted_group(tenant: str, tenant_since: float, share_group: str, salt: str) -> str:
@@ -27,9 +27,13 @@ def salted_group(tenant: str, tenant_since: float, share_group: str, salt: str) 
 
 def scopes_of(tenant: str, tenant_since: float, share_group: str) -> Callable[[Scope], bool]:
     """Return a predicate for the scopes of a tenant's cached prompts: its own, or all of its share group."""
-    own = ("group", share_group) if share_group else ("tenant", f"{tenant} {tenant_since}")
+    own = _scope(tenant, tenant_since, share_group)
     salted = f"{_digest(_owner(tenant, tenant_since, share_group))}:"
     return lambda scope: scope == own or (scope[0] == "group" and scope[1].startswith(salted))
+
+
+def _scope(tenant: str, tenant_since: float, share_group: str) -> Scope:
+    return ("group", share_group) if share_group else ("tenant", f"{tenant} {tenant_since}")
 
 
 def _owner(tenant: str, tenant_since: float, share_group: str) -> tuple[object, ...]:
