@@ -30,6 +30,12 @@ class Counts:
     preempted: dict[str, int] = field(default_factory=dict)
 
 
+def count_all(index: SequenceIndex) -> Counts:
+    """Count all sequences of a worker."""
+    decodes = [alike for _, alike in index.decodes.alike()]
+    return count(chain(index.not_decoding(), *decodes), index.lanes)
+
+
 def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     """Count sequences by state, with an entry for every lane."""
     counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
@@ -43,35 +49,14 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
     return counts
 
 
-class Census:
-    """The counts of an index, cached until a sequence changes its state, stops or resumes."""
-
-    def __init__(self, index: SequenceIndex) -> None:
-        self._index = index
-        self._as_of, self._counts = -1, Counts()
-
-    def counts(self) -> Counts:
-        index = self._index
-        if self._as_of != index.changes:
-            decodes = [alike for _, alike in index.decodes.alike()]
-            sequences = chain(index.not_decoding(), *decodes)
-            self._as_of, self._counts = index.changes, count(sequences, index.lanes)
-        return self._counts
-
-
 def measure(
     index: SequenceIndex, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
     """Return what each lane could start in the next step, and what its own work would yield.
 
-    - A lane could start what is free or held by lower lanes, minus what work of its own lane and of higher ones still
-      needs, and minus one block of growth for each of their sequences. It has the rows and blocks of its share floor at
-      least.
-    - The blocks that lower lanes hold within their share floors do not count, unless neither the lane nor a higher one
-      has work here: then the lane may ask for the whole pool.
-    - What its own work would yield includes the share floors, which give way to work that needs more than they leave.
-    - A row whose next token is its last counts as free, so that the queue is asked for its successor in time.
-    """
+    A lane could start what is free or held by lower lanes outside their share floors, minus what its own and higher
+    work needs, with one block of growth for each sequence. If neither has work here, the lower lanes' floors do not
+    count. A row whose next token is its last counts as free, so that the queue is asked for its successor in time."""
     size = pool.block_size
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
@@ -116,11 +101,8 @@ def measure(
 def _yielding(index: SequenceIndex, name: LaneName, rows: int, kv_tokens: int) -> Yielding:
     """Return what the lane's work would yield to tenants with nothing or little here.
 
-    They may ask for all that the lane has, minus what waiting guaranteed work needs: the planner gives each only its
-    due. What other newcomers need is not subtracted, because a long prompt that waits would then block short ones and
-    guaranteed work. Few are asked for at a time, since each step begins one. Tenants with little here are not asked
-    for while work of many of them waits here: tenants with one row each would take the newcomers' places.
-    """
+    Only the needs of waiting guaranteed work are subtracted: a waiting long prompt would otherwise block short ones.
+    Tenants with little here are not asked for while many of them wait: they would take the newcomers' places."""
     lane = index.lanes[name]
     lesser, promised = lane.lesser(), lane.guaranteed()
     if len(lesser.intersection(lane.waiting)) >= MAX_NEWCOMERS:
@@ -141,10 +123,8 @@ def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
     """Return for how many newcomers the lane has places, and how many tokens their prompts must stay below (0: any
     number).
 
-    A prompt in progress whose tenant has no token yet runs before newcomers' prompts that are no shorter than its
-    remainder (`LaneOrder.is_outside`), so these keep their places until it ends. A shorter prompt runs first: once all
-    places are taken, as many more are for shorter prompts.
-    """
+    A prompt in progress without a token runs before newcomers' prompts that are no shorter than its remainder
+    (`LaneOrder.is_outside`). Once all places are taken, there are as many more for shorter prompts."""
     lane = index.lanes[name]
     free = MAX_NEWCOMERS - len([tenant for tenant in lane.waiting if tenant not in lane.begun])
     if free > 0:

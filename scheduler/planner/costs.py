@@ -14,7 +14,6 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
 TYPICAL_CONTEXT = 512
-# A step counts for at most this multiple of the known value.
 SINGLE_STREAM_OUTLIER = 2.0
 
 
@@ -44,7 +43,7 @@ SETTLING = 200
 
 
 class Measurement(NamedTuple):
-    """The measured time of a step: its rows and, separately, its copies."""
+    """The measured time of a step's rows and of its copies."""
 
     plan: StepFeatures
     run_ms: float
@@ -245,9 +244,7 @@ class CostModel:
         return self._copy.predict((1.0, blocks)) if blocks else 0.0
 
     def swap_ms(self, blocks: int, away: int = 0, unsaved: int | None = None) -> float:
-        """Return the expected time to swap these blocks out and back in, together with `away` blocks that are already
-        out.
-
+        """Return the expected time to swap these blocks out and back in, next to `away` blocks that are already out.
         Only `unsaved` blocks (default: all) are copied out."""
         out = blocks if unsaved is None else unsaved
         return self.copy_ms(out) + self.copy_ms(away + blocks) - self.copy_ms(away)

@@ -2,7 +2,6 @@
 
 import math
 
-# Default weight of an older observation relative to the next.
 FADING = 0.95
 
 

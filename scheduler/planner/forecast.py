@@ -14,11 +14,9 @@ from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
 
-# Lengths kept in each history.
 REMEMBERED = 256
-# Minimum number of samples.
 ENOUGH = 8
-# Tenants and lanes with a mean length; further tenants use their lane's.
+# Further tenants use their lane's mean.
 MAX_MEANS = 10_000
 # Quantile of the lengths still possible that is used as the forecast.
 QUANTILE = 0.7
@@ -75,10 +73,8 @@ def _keys(job: Job) -> tuple[Key, ...]:
 
 
 class MeanLengths:
-    """Mean output length by lane and tenant: produced tokens per ended output, so that running outputs count too.
-
-    The mean of ended outputs alone would be too short while most are young. A tenant with few ended outputs uses its
-    lane's mean."""
+    """Mean output length by lane and tenant: produced tokens per ended output, so that running outputs count too. The
+    mean of ended outputs alone would be too short while most are young."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
@@ -101,9 +97,7 @@ class MeanLengths:
 
 
 def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
-    """Return the peak KV tokens of sequences given as (remaining, held), the longest remaining first.
-
-    Each gains one token per step and releases everything at its end."""
+    """Return the peak KV tokens of sequences given as (remaining, held), the longest remaining first."""
     peak = held_so_far = 0
     for count, (remaining, held) in enumerate(running, 1):
         held_so_far += held
@@ -119,10 +113,9 @@ Outlook = tuple[int, int, bool]
 class Forecast:
     """Tests whether both KV pools would hold all work at its peak if a sequence started too.
 
-    Lower lanes are ignored, since they yield. For tenants inside the window those outside it are ignored, and for
-    guaranteed work best effort is. Work that does not fit the device then waits in the host pool. That costs a copy,
-    which is less than running half-empty batches, and nothing is recomputed. Counting only three quarters of the device
-    would halve the copies of a single tenant's batch, but would couple tenants to each other's output lengths."""
+    Work that yields to it is ignored. Work that does not fit the device waits in the host pool: a copy costs less than
+    half-empty batches. Counting only three quarters of the device would couple tenants to each other's output
+    lengths."""
 
     def __init__(self, ranking: Ranking, builder: StepBuilder, pool: BlockPool, lengths: Lengths) -> None:
         self._ranking, self._index, self._begun = ranking, ranking.index, ranking.begun

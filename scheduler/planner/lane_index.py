@@ -151,14 +151,11 @@ class LaneIndex:
         )
 
     def little(self) -> int:
-        """Return the most that a newcomer may hold: less than 1 / LITTLE of another tenant in lanes with tight
-        deadlines.
-
-        In other lanes, whose Θ is a few steps, a newcomer holds nothing."""
+        """Return the most that a newcomer may hold. In lanes without tight deadlines, whose Θ is a few steps, it holds
+        nothing."""
         return self._little() if self.lane.burst_ms else 0
 
     def lesser(self) -> set[str]:
-        """Return the tenants with started work that is less than 1 / LITTLE of another tenant's."""
         little = self._little()
         return {tenant for tenant in self.begun if self.held(tenant) <= little} if little else set()
 
@@ -177,9 +174,8 @@ class LaneIndex:
         return self._opening_tenants.least()
 
     def has_token(self, tenant: str) -> bool:
-        """Return whether any started work of a tenant has a token. Until then the tenant is a newcomer.
-
-        Otherwise decodes would fill each step before the rest of a long prompt."""
+        """Return whether any started work of a tenant has a token. Until then the tenant is a newcomer, and decodes do
+        not fill each step before the rest of its long prompt."""
         return self.begun.get(tenant, 0) > self.unanswered.get(tenant, 0)
 
     def lift(self, tenant: str) -> None:
@@ -271,15 +267,12 @@ class LaneIndex:
 
     @property
     def admits_newcomers(self) -> bool:
-        """Return whether guaranteed work waits and newcomers may go ahead of it: their earlier tokens are paid back."""
+        """Return whether guaranteed work waits, and newcomers may go ahead of it."""
         return bool(self._guaranteed) and self._newcomer_debt <= 0.0
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        """Record computed prompt tokens: tokens of newcomers are lent while guaranteed work waits, and tokens of that
-        work pay them back.
-
-        Nothing is lent ahead, so guaranteed work waits for at most one step of newcomers and NEWCOMER_PART of its own
-        tokens."""
+        """Record computed prompt tokens. While guaranteed work waits, tokens of newcomers are lent, and that work's own
+        tokens pay them back: it waits for at most one step of newcomers and NEWCOMER_PART of its own tokens."""
         if seq.is_promised:
             self._newcomer_debt = max(0.0, self._newcomer_debt - NEWCOMER_PART * tokens)
         elif self._guaranteed and not self.has_token(seq.job.tenant):

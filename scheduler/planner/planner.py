@@ -88,7 +88,8 @@ class Planner:
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
         self._index = SequenceIndex(lanes, window=window)
         self._claims = HostClaims(self._pool, self._index.paused)
-        self._census = capacity.Census(self._index)
+        # The counts, and the state of the index for which they hold.
+        self._counts, self._counted_at = capacity.Counts(), -1
         self._lengths = Lengths()
         self._groups: dict[str, SequenceGroup] = {}
         self._expiries = Expiries(self._groups)
@@ -287,7 +288,9 @@ class Planner:
         return list(self._groups)
 
     def counts(self) -> capacity.Counts:
-        return self._census.counts()
+        if self._counted_at != self._index.changes:
+            self._counts, self._counted_at = capacity.count_all(self._index), self._index.changes
+        return self._counts
 
     def capacity(self) -> Capacity:
         return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)

@@ -5,6 +5,7 @@ run several in parallel."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.simulation.calibration import Calibration
@@ -36,10 +37,8 @@ class Case:
     """One simulation: the number of workers, and the changes to the question's settings."""
 
     workers: int
-    # Factor of the latency lane's target, like the next.
-    ttft: float = 1.0
-    tpot: float = 1.0
-    batch_ttft: float = 1.0
+    # Factors of the lanes' targets; 1.0 for those not named.
+    factors: Mapping[tuple[LaneName, str], float] = field(default_factory=dict)
     # Callers of the latency lane state its target as a limit, so that admission rejects what cannot keep it.
     states_ttft: bool = False
     moved: bool = False
@@ -135,11 +134,10 @@ def play(question: Question, case: Case) -> Verdict:
 
 
 def _tier(tier: Tier, case: Case) -> Tier:
-    if tier.lane is not LaneName.LATENCY:
-        return replace(tier, ttft_ms=tier.ttft_ms * case.batch_ttft)
-    ttft_ms = tier.ttft_ms * case.ttft
-    hard_ms = ttft_ms if case.states_ttft else tier.hard_ttft_ms
-    return replace(tier, ttft_ms=ttft_ms, tpot_ms=tier.tpot_ms * case.tpot, hard_ttft_ms=hard_ms)
+    ttft_ms = tier.ttft_ms * case.factors.get((tier.lane, "ttft"), 1.0)
+    tpot_ms = tier.tpot_ms * case.factors.get((tier.lane, "tpot"), 1.0)
+    states_ttft = case.states_ttft and tier.lane is LaneName.LATENCY
+    return replace(tier, ttft_ms=ttft_ms, tpot_ms=tpot_ms, hard_ttft_ms=ttft_ms if states_ttft else tier.hard_ttft_ms)
 
 
 def _lane(lane: Lane, tier: Tier, case: Case) -> Lane:
@@ -183,56 +181,52 @@ def size(question: Question, play_all: PlayAll, *, at_once: int) -> Sizing:
 _TARGETS = ((LaneName.LATENCY, "ttft"), (LaneName.LATENCY, "tpot"), (LaneName.THROUGHPUT, "ttft"))
 
 
-def _tighter(question: Question, found: Verdict) -> list[Case]:
-    cases = []
-    for margin in MARGINS:
-        parts = {
-            (lane, name): _part(margin * reached.p99, target_ms)
-            for lane, name, target_ms, reached, _ in _figures(question, found)
-        }
-        case = Case(
-            workers=found.workers,
-            ttft=parts.get((LaneName.LATENCY, "ttft"), 1.0),
-            tpot=parts.get((LaneName.LATENCY, "tpot"), 1.0),
-            batch_ttft=parts.get((LaneName.THROUGHPUT, "ttft"), 1.0),
-        )
-        if min(case.ttft, case.tpot, case.batch_ttft) < 1.0:
-            cases.append(case)
-    return cases
+class _Figure(NamedTuple):
+    target_ms: float
+    reached: Spread
+    # Share of the requests that kept the target.
+    kept: float
 
 
-def _part(wanted_ms: float, target_ms: float) -> float:
-    return wanted_ms / target_ms if wanted_ms < WORTH * target_ms else 1.0
-
-
-def _figures(question: Question, verdict: Verdict) -> Iterator[tuple[LaneName, str, float, Spread, float]]:
+def _figures(question: Question, verdict: Verdict) -> dict[tuple[LaneName, str], _Figure]:
+    figures = {}
     for lane, name in _TARGETS:
         found = verdict.lanes.get(lane)
         reached = None if found is None else (found.ttft_ms if name == "ttft" else found.tpot_ms)
         if found is not None and reached is not None:
-            tier = question.tier(lane)
-            is_first = name == "ttft"
+            tier, is_first = question.tier(lane), name == "ttft"
             target_ms, kept = (tier.ttft_ms, found.ttft_kept) if is_first else (tier.tpot_ms, found.tpot_kept)
-            yield lane, name, target_ms, reached, kept
+            figures[lane, name] = _Figure(target_ms, reached, kept)
+    return figures
+
+
+def _tighter(question: Question, found: Verdict) -> list[Case]:
+    figures = _figures(question, found)
+    cases = []
+    for margin in MARGINS:
+        factors = {place: margin * one.reached.p99 / one.target_ms for place, one in figures.items()}
+        worthwhile = {place: factor for place, factor in factors.items() if factor < WORTH}
+        if worthwhile:
+            cases.append(Case(workers=found.workers, factors=worthwhile))
+    return cases
 
 
 def _targets(question: Question, found: Verdict, tried: Sequence[tuple[Case, Verdict]]) -> list[Target]:
     targets = []
-    for lane, name, target_ms, reached, now in _figures(question, found):
-        could: tuple[float, float] | None = None
+    for (lane, name), now in _figures(question, found).items():
+        could_be_ms, kept = None, now.kept
         for case, verdict in reversed(tried):
-            factor = case.batch_ttft if lane is LaneName.THROUGHPUT else getattr(case, name)
-            kept = next(share for one, other, *_, share in _figures(question, verdict) if (one, other) == (lane, name))
-            if factor < 1.0 and kept >= ATTAINMENT:
-                could = target_ms * factor, kept
+            tried_kept = _figures(question, verdict)[lane, name].kept
+            if (lane, name) in case.factors and tried_kept >= ATTAINMENT:
+                could_be_ms, kept = now.target_ms * case.factors[lane, name], tried_kept
         targets.append(
             Target(
                 lane=lane,
                 setting=f"lanes.{lane.value}.{'ttft_s' if name == 'ttft' else 'tpot_ms'}",
-                target_ms=target_ms,
-                p99_ms=reached.p99,
-                could_be_ms=could and could[0],
-                kept=could[1] if could else now,
+                target_ms=now.target_ms,
+                p99_ms=now.reached.p99,
+                could_be_ms=could_be_ms,
+                kept=kept,
             )
         )
     return targets
@@ -243,11 +237,12 @@ def _changes(workers: int) -> list[tuple[str, str, Case]]:
     fewer = int(FEWER * workers)
     if fewer == 0:
         return []
+    slower_first, slower_later = ({(LaneName.LATENCY, name): 2.0} for name in ("ttft", "tpot"))
     return [
         ("nothing", "-", Case(workers=fewer)),
         ("callers state the first token's limit", "x-fairlane-ttft-ms", Case(workers=fewer, states_ttft=True)),
         ("half of the latency lane asks in the other", "default_lane: throughput", Case(workers=fewer, moved=True)),
-        ("first token due in twice the time", "lanes.latency.ttft_s x 2", Case(workers=fewer, ttft=2.0)),
-        ("later tokens due in twice the time", "lanes.latency.tpot_ms x 2", Case(workers=fewer, tpot=2.0)),
+        ("first token due in twice the time", "lanes.latency.ttft_s x 2", Case(workers=fewer, factors=slower_first)),
+        ("later tokens due in twice the time", "lanes.latency.tpot_ms x 2", Case(workers=fewer, factors=slower_later)),
         ("no share for the throughput lane", "lanes.throughput.share_floor: 0", Case(workers=fewer, no_floor=True)),
     ]

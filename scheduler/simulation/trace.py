@@ -4,6 +4,7 @@ Rows of the first two formats are in order of arrival; recordings are in the ord
 may be identical: recorded clocks are coarse, and clients retry."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -28,6 +29,8 @@ MAX_ROWS = 20_000_000
 # Default of the prompt tokens per entry of `hash_ids`.
 HASHED_TOKENS = 512
 SERVED = "ok"
+# Lone surrogates stand for bytes that are not UTF-8.
+_NOT_TEXT = re.compile("[\ud800-\udfff]")
 # Outcomes of requests rejected by a limit of the tenant's own, which more workers would not have served either.
 NO_DEMAND = frozenset(
     {"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota", "request_exceeds_limit"}
@@ -155,20 +158,25 @@ def load_trace(
     if first is None:
         raise TraceError("the trace is empty")
     head = first[1].lstrip()
-    if not head.startswith("{") and not _is_text(head):
+    is_json = head.startswith("{")
+    is_recorded = is_json and MARK in head[: len(MARK) + 4]
+    if not is_json and _NOT_TEXT.search(head):
         raise TraceError("is not text")
-    reader = _Reader(Trace([], bad or BadRows()), kv_tokens, most_rows)
+    trace = Trace([], bad or BadRows())
+    parse: _RowParser = _mooncake_row
+    if is_recorded:
+        parse = _RecordedRows(trace.tenants).parse
+    elif not is_json:
+        parse = _csv_parser(first)
     all_lines = chain([first], numbered)
-    if not head.startswith("{"):
-        reader.read(all_lines, _csv_parser(first))
-    elif MARK in head[: len(MARK) + 4]:
-        reader.read(all_lines, _RecordedRows(reader.trace.tenants).parse, in_order=False)
-    else:
-        reader.read(all_lines, _mooncake_row)
-    reader.trace.bad.check()
-    if not reader.trace.rows:
+    _read(trace, all_lines, parse, kv_tokens=kv_tokens, most_rows=most_rows, in_order=not is_recorded)
+    trace.bad.check()
+    if not trace.rows:
         raise TraceError("the trace holds no requests")
-    return reader.trace
+    if is_recorded:
+        rows = sorted(trace.rows, key=lambda row: row.at_ms)
+        trace.rows = [replace(row, at_ms=row.at_ms - rows[0].at_ms) for row in rows]
+    return trace
 
 
 def slice_trace(rows: Iterable[TraceRow], start_s: float, duration_s: float) -> list[TraceRow]:
@@ -188,36 +196,30 @@ def scale_load(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]:
 _RowParser = Callable[[int, str], TraceRow | None]
 
 
-@dataclass(slots=True)
-class _Reader:
-    trace: Trace
-    kv_tokens: int | None
-    most_rows: int
-
-    def read(self, lines: Iterable[tuple[int, str]], parse: _RowParser, *, in_order: bool = True) -> None:
-        """Parse each line with `parse`, which returns None for a line without a request and raises _RowProblem."""
-        rows = self.trace.rows
-        for number, line in lines:
-            try:
-                _check_line(line)
-                row = parse(number, line)
-                if row is not None:
-                    self._check(row, rows[-1] if rows and in_order else None)
-                    rows.append(row)
-            except _RowProblem as problem:
-                self.trace.bad.add(number, str(problem))
-            if len(rows) > self.most_rows:
-                raise TraceError(f"the trace holds more than {self.most_rows} requests; use a part of it")
-        if not in_order and rows:
-            rows.sort(key=lambda row: row.at_ms)
-            first_ms = rows[0].at_ms
-            rows[:] = [replace(row, at_ms=row.at_ms - first_ms) for row in rows]
-
-    def _check(self, row: TraceRow, before: TraceRow | None) -> None:
-        if before is not None and row.at_ms < before.at_ms:
-            raise _RowProblem(f"arrives before row {before.row}; a trace is sorted by arrival")
-        if self.kv_tokens is not None and row.tokens > self.kv_tokens:
-            raise _RowProblem(f"needs {row.tokens} KV tokens, and the pool holds {self.kv_tokens}")
+def _read(
+    trace: Trace,
+    lines: Iterable[tuple[int, str]],
+    parse: _RowParser,
+    *,
+    kv_tokens: int | None,
+    most_rows: int,
+    in_order: bool,
+) -> None:
+    rows = trace.rows
+    for number, line in lines:
+        try:
+            _check_line(line)
+            row = parse(number, line)
+            if row is not None:
+                if in_order and rows and row.at_ms < rows[-1].at_ms:
+                    raise _RowProblem(f"arrives before row {rows[-1].row}; a trace is sorted by arrival")
+                if kv_tokens is not None and row.tokens > kv_tokens:
+                    raise _RowProblem(f"needs {row.tokens} KV tokens, and the pool holds {kv_tokens}")
+                rows.append(row)
+        except _RowProblem as problem:
+            trace.bad.add(number, str(problem))
+        if len(rows) > most_rows:
+            raise TraceError(f"the trace holds more than {most_rows} requests; use a part of it")
 
 
 class _RowProblem(ValueError):
@@ -227,18 +229,8 @@ class _RowProblem(ValueError):
 def _check_line(line: str) -> None:
     if len(line) > MAX_LINE_BYTES:
         raise _RowProblem(f"the line is longer than {MAX_LINE_BYTES} bytes")
-    if not _is_text(line):
+    if _NOT_TEXT.search(line):
         raise _RowProblem("is not text")
-
-
-def _is_text(line: str) -> bool:
-    if line.isascii():
-        return True
-    try:
-        line.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _csv_parser(first: tuple[int, str]) -> _RowParser:

@@ -66,8 +66,7 @@ class HostSlots:
         return copies
 
     def leave(self, slots: list[int], blocks: Sequence[int]) -> None:
-        """Release slots after their content returned to the device; the first ones stay as copies of these full
-        blocks."""
+        """Release slots whose content returned to the device; the first ones stay as copies of these full blocks."""
         self._arriving.update(zip(blocks, slots, strict=False))
         self._retired += slots[len(blocks) :]
         slots.clear()
@@ -106,7 +105,7 @@ class HostSlots:
 
 
 class OutOfBlocks(RuntimeError):
-    """Raised if more blocks or slots are requested than are free, because the caller did not check `can_x` first."""
+    """More blocks or slots were requested than are free."""
 
 
 class IntegrityError(RuntimeError):
@@ -118,9 +117,9 @@ class IntegrityError(RuntimeError):
 
 
 class BlockPool:
-    """Device blocks and host slots, free or held. Raises ValueError for sizes out of range.
-
-    Without a `cache`, released blocks are not reused for their content."""
+    """Device blocks and host slots, free or held. Callers check `can_allocate` and the free slots first: an impossible
+    call raises OutOfBlocks and changes nothing. Blocks that the cache knows are allocated last. Raises ValueError for
+    sizes out of range."""
 
     def __init__(self, *, blocks: int, block_size: int, host_slots: int, cache: PrefixCache | None = None) -> None:
         require("blocks", blocks, 1)
@@ -146,16 +145,12 @@ class BlockPool:
         return self._holders.count(block)
 
     def freed_by(self, tables: Collection[Sequence[int]]) -> int:
-        """Return the blocks that would be free if all of these tables were released, in time independent of their
-        length."""
         return self._holders.freed_by(tables)
 
     def can_allocate(self, count: int) -> bool:
         return count <= self.free_blocks
 
     def next_free(self, count: int) -> int | None:
-        """Return the `count`-th of the next blocks that `allocate` gives, or None if the cache would have to evict
-        one."""
         return self._free[-count] if count <= len(self._free) else None
 
     def allocate(self, table: list[int], count: int) -> None:
@@ -185,8 +180,8 @@ class BlockPool:
         self._drop(table, [block for block in replaced if block not in same])
 
     def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> int:
-        """Publish the tokens of a table's blocks after the first ones, which the cache knows. Return how many it knows
-        then."""
+        """Publish the tokens of a table's blocks after the first ones, which the cache knows. Return how many it
+        knows."""
         known, freed = self.cache.publish(scope, table, first, chunks)
         self._free.extend(freed)
         return known
@@ -207,11 +202,10 @@ class BlockPool:
         return count <= self.slots.free
 
     def swap_out(self, table: list[int], count: int, slots: list[int], keep: int = 0) -> list[Copy]:
-        """Move a table's blocks from `keep` to before `count` to host slots in front of `slots`, and shorten it to
-        `keep`.
+        """Move a table's blocks from `keep` to before `count` to host slots in front of `slots`, and shorten it.
 
-        Return the copies, which must run before the blocks are written again. Blocks with a copy on the host need none.
-        """
+        Return the copies, which must run before the blocks are written again. Blocks with a copy on the host need
+        none."""
         moved = table[keep:count]
         if not self.can_swap_out(len(moved)):
             raise OutOfBlocks(f"{len(moved)} host slots requested, {self.slots.free} free")

@@ -12,7 +12,7 @@ NOBODY: Holders = frozenset()
 
 
 class _Table:
-    """A table that holds blocks. Keeps the list alive, so that its identity is not reused."""
+    """Keeps the list alive, so that its identity is not reused."""
 
     __slots__ = ("alone", "blocks", "shares")
 

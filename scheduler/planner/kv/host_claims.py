@@ -17,7 +17,7 @@ STAYING_PART = 2
 
 
 class HostClaims:
-    """Reservations in one worker's host pool. `idle`: a live view of sequences that includes those at their grant."""
+    """Reservations in one worker's host pool. `idle` is a live view that includes the sequences at their grant."""
 
     def __init__(self, pool: BlockPool, idle: Mapping[SeqId, Sequence]) -> None:
         self._pool = pool
@@ -65,11 +65,11 @@ class HostClaims:
     def count(
         self, seq: Sequence, below: Iterable[Sequence] = (), *, may_stay: bool = False, alone: bool = False
     ) -> list[Sequence] | None:
-        """Reserve host slots for a sequence before it starts.
+        """Reserve host slots for a sequence before it starts. Return the sequences to drop from the host for it, chosen
+        from `below`, the least urgent first; None: it cannot start now.
 
-        Return the sequences to drop from the host for it, chosen from `below`, the least urgent first; None: it cannot
-        start now. `may_stay`: it may use any part of the device if only other reservations are in the way; `alone`:
-        likewise, because nothing else could run."""
+        `may_stay`: it may use any part of the device if only other reservations are in the way; `alone`: likewise,
+        because nothing else could run."""
         most = self._most(seq)
         if sum(map(self._most, self._leaving.values())) + most <= self._pool.host_slots:
             dropped, room = list[Sequence](), self.unclaimed

@@ -40,7 +40,6 @@ class BlockFloors:
 
     @property
     def short(self) -> int:
-        """Blocks that the lanes above must give up, so that the floors are free or held."""
         if self._pool.free_blocks >= self._most:
             return 0
         self._look()
@@ -62,10 +61,8 @@ class BlockFloors:
         return seq.id in self._look()
 
     def is_own(self, seq: Sequence) -> bool:
-        """Return whether it is a newcomer's and the floor has blocks for it, so that it neither waits nor crowds out
-        others.
-
-        Only valid if other holders had no blocks to give."""
+        """Return whether the floor has blocks for this newcomer, so that it neither waits nor crowds out others. Only
+        valid if other holders had no blocks to give."""
         lane = seq.job.lane
         return lane in self._own and not self._index.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
 

@@ -72,9 +72,8 @@ class PrefixCache:
         share: float = 1.0,
         prices_ms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
-        """`share`: fraction of the blocks that a tenant may keep idle; above it, its blocks are evicted first.
-
-        `prices_ms` returns the current cost of computing a token, and the additional cost per square of the tokens."""
+        """`share`: fraction of the blocks that a tenant may keep idle. `prices_ms` returns the cost of computing a
+        token, and the additional cost per square of the tokens."""
         require("share", share, 0.0, 1.0)
         self.idle = 0
         self._most_idle = share * blocks
@@ -99,9 +98,8 @@ class PrefixCache:
         return ((block, node.branch.scope) for block, node in self._nodes.items() if node.idle_since)
 
     def find(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> list[int]:
-        """Return the blocks that hold these chunks of tokens, as far as known, after a table's first blocks.
-
-        The first blocks must be in the tree."""
+        """Return the blocks that hold these chunks of tokens, as far as known, after a table's first blocks, which must
+        be in the tree."""
         place, found = self._end(scope, table, first), list[int]()
         if place is None:
             return found
@@ -114,10 +112,10 @@ class PrefixCache:
         return found
 
     def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> tuple[int, list[int]]:
-        """Add a table's blocks after its first ones, which must be in the tree.
+        """Add a table's blocks after its first ones, which must be in the tree. A node with a block held elsewhere ends
+        this; an idle node takes the table's block.
 
-        A node with a block held elsewhere ends this; an idle node takes the table's block instead of its own. Return
-        how many of the table's blocks are in the tree then, and the blocks that were replaced and are free."""
+        Return how many of the table's blocks are in the tree then, and the replaced blocks, which are free."""
         place, freed = self._end(scope, table, first), list[int]()
         if place is None and not first:
             place = self._branches[scope] = Branch(scope)
@@ -152,9 +150,8 @@ class PrefixCache:
         self._count_idle(node.branch, -1)
 
     def evict(self) -> list[int]:
-        """Evict the idle leaf of least value and the nodes before it that would be next. Return their blocks.
-
-        The leaf is of the scope that exceeds its share most, if any does."""
+        """Evict the idle leaf of least value, of the scope that exceeds its share most if any does, and the nodes
+        before it that would be next. Return their blocks."""
         branch = max(self._beyond.values(), key=lambda one: one.idle, default=None)
         value, node = (branch.leaves if branch else self._leaves).pop()
         self._clock = max(self._clock, value)
@@ -175,8 +172,7 @@ class PrefixCache:
         return freed
 
     def forget(self, is_gone: Callable[[Scope], bool]) -> list[int]:
-        """Remove all idle blocks of some scopes and return them. Held blocks stay until their last holder releases
-        them."""
+        """Remove and return all idle blocks of some scopes. Held ones stay until their last holder releases them."""
         nodes = [node for node in self._nodes.values() if node.idle_since and is_gone(node.branch.scope)]
         for node in nodes:
             del self._nodes[node.block], node.parent.children[node.tokens]

@@ -52,9 +52,7 @@ class Prefixes:
         self._pool = pool
 
     def reuse(self, seq: Sequence) -> None:
-        """Extend a sequence's table with cached blocks that hold its next tokens.
-
-        This raises `num_computed`. Cached blocks that no table held are no longer free."""
+        """Extend a sequence's table with cached blocks that hold its next tokens, which raises `num_computed`."""
         if not self.enabled:
             return
         last = (seq.length - 1) // self._pool.block_size
@@ -76,8 +74,7 @@ class Prefixes:
             seq.shared = min(seq.shared, held)
 
     def leave(self, seq: Sequence, row: Row) -> None:
-        """Add the blocks that the sequence has filled to the cache, after a token of this row. Decodes check once per
-        block."""
+        """Add the blocks that the sequence has filled to the cache. Decodes check once per block."""
         if self.enabled and (seq.num_computed % self._pool.block_size == 0 or len(row.token_ids) > 1):
             self.leave_full(seq)
 
