@@ -75,7 +75,7 @@ def day() -> Iterator[TraceRow]:
 def play(name: str) -> Outcomes:
     """The day before a fleet by that rule."""
     rule, calibration, rows = RULES[name], preset(HARDWARE), list(day())
-    tiers = lane_tiers(LATENCY_SHARE, single_stream_ms=calibration.hardware.single_stream_ms)
+    tiers = lane_tiers(LATENCY_SHARE, single_stream_ms=calibration.single_stream_ms)
     overlay = SyntheticTenants(tiers=tiers, kv_tokens=calibration.kv_tokens)
     slots = rule.most if rule.least == rule.most else rule.most + SPARE
     scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=slots, seed=0)
@@ -83,7 +83,7 @@ def play(name: str) -> Outcomes:
     records = ScaledSimulation(
         arrivals=overlay.arrivals(rows),
         policies=[scenario.planner() for _ in range(slots)],
-        hardware=calibration.hardware,
+        hardware=calibration,
         queue=LaneQueue(DEFAULT_LANES),
         fleet=fleet,
     ).run()

@@ -99,7 +99,7 @@ def question(world: World, requests: int = 0) -> Question:
     return Question(
         rows=busiest(rows, requests or len(rows), calibration).rows,
         calibration=calibration,
-        tiers=lane_tiers(LATENCY_SHARE, single_stream_ms=calibration.hardware.single_stream_ms),
+        tiers=lane_tiers(LATENCY_SHARE, single_stream_ms=calibration.single_stream_ms),
     )
 
 

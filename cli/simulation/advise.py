@@ -77,7 +77,7 @@ def advise_command(
         rows = cut(trace, read, part)
         with refusals():
             rows = [*scale_load(rows, check_load(load))]
-            targets = lane_tiers(latency_share, single_stream_ms=calibration.hardware.single_stream_ms)
+            targets = lane_tiers(latency_share, single_stream_ms=calibration.single_stream_ms)
             tiers = tuple(_with_targets(tier, ttft_s, tpot_ms) for tier in targets)
             stretch = busiest(rows, requests or len(rows), calibration)
             recorded = replace(stretch, from_s=load * stretch.from_s, to_s=load * stretch.to_s)

@@ -98,7 +98,7 @@ def simulate(
         with refusals():
             loads = [check_load(each) for each in load or [1.0]]
             limit_ms = None if ttft_limit is None else 1e3 * ttft_limit
-            stream_ms = calibration.hardware.single_stream_ms
+            stream_ms = calibration.single_stream_ms
             tiers = lane_tiers(latency_share, limit_ms, single_stream_ms=stream_ms)
             overlay = SyntheticTenants(
                 tenants=tenants,

@@ -57,7 +57,7 @@ class Coast:
             self._turned[pool.block_size - seq.num_computed % pool.block_size].append(seq)
 
     def begin(self, now_ms: float) -> StepFeatures | None:
-        """Start one more step, allocate its blocks and return its features. Return None, unchanged, if it has to be
+        """Start one more step, allocate its blocks and return its features; None, unchanged, if it has to be
         planned."""
         full = self._full.get(self.steps, ())
         if self.steps >= self._most or self._expiries.any_by(now_ms) or self._index.decodes.promotes(now_ms):
@@ -132,9 +132,8 @@ class Coast:
 
 
 def batch(decodes: dict[Kind, tuple[Sequence, ...]], index: SequenceIndex) -> list[Sequence] | None:
-    """Return all decodes in the order of a plan's rows, or None if that is not certain.
-
-    It is not if some were stopped, belong to jobs with several choices, or share a group with those of another lane."""
+    """Return all decodes in the order of a plan's rows, or None if it is not certain: some were stopped, belong to jobs
+    with several choices, or share a group with those of another lane."""
     lanes = {kind[0] for kind in decodes}
     kinds = sorted(decodes, key=lambda kind: _group(kind, index)) if len(lanes) > 1 else [*decodes]
     places = {(_group(kind, index), kind[0]) for kind in kinds}

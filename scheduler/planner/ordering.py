@@ -53,8 +53,7 @@ class Counters:
         return max(self._values.values(), default=self.level) if least is None else least
 
     def lift(self, tenant: str, backlogged: Iterable[str]) -> float:
-        """Lift a tenant that becomes backlogged to BEHIND the others, and return its counter. `backlogged` may include
-        it."""
+        """Lift a tenant that becomes backlogged to BEHIND the others, and return its counter."""
         others = [other for other in backlogged if other != tenant]
         self._values[tenant] = max(self.value(tenant), self.floor(others) + (BEHIND if others else 0.0))
         return self._values[tenant]
@@ -73,9 +72,7 @@ class Counters:
 
     def forget(self, least: float, most: int) -> bool:
         """Drop at most `most` counters below `least`, the smallest backlogged one, lowest first. Return whether more
-        are left.
-
-        A tenant that becomes backlogged is lifted to `least` anyway."""
+        are left."""
         below = sorted((value, tenant) for tenant, value in self._values.items() if value < least)
         for _, tenant in below[:most]:
             del self._values[tenant]
@@ -83,9 +80,7 @@ class Counters:
         return len(below) > most
 
     def forget_idle(self, *busy: Iterable[str]) -> None:
-        """Drop counters below those of all `busy` tenants, once their number has doubled since the last time.
-
-        The amortised cost of a call is O(1)."""
+        """Drop counters below those of all `busy` tenants, once their number has doubled: amortised O(1)."""
         if len(self._values) >= self._most:
             self.forget(self.floor(chain(*busy)), len(self._values))
             self._most = max(SPARE_COUNTERS, 2 * len(self._values))
@@ -113,11 +108,10 @@ def prospects(
     `service_ms`: time to compute the first token, 0.0 if not known; `slack_ms`: time left before that must start;
     `lead_ms`: time to compute its tenant's lead over the least served one as prompts.
 
-    Distant deadlines do not affect the order; the tenants' counters do. Among others the earlier comes first, with a
-    strong preference for shorter ones (Niyama's blend of EDF and shortest prefill first): under overload a few long
-    prompts wait instead of all work. A tenant's lead gradually delays its deadlines, since the window alone would let
-    it run ahead freely and then stop it completely. Work that is already too late is relegated and ordered by counters,
-    unless it is guaranteed. After `long_wait_ms`, the oldest comes first."""
+    Distant deadlines do not affect the order. Among others the earlier comes first, with a strong preference for
+    shorter ones (Niyama's blend of EDF and shortest prefill first): under overload a few long prompts wait instead of
+    all work. A tenant's lead delays its deadlines, since the window alone would let it run ahead and then stop it. Late
+    work is relegated unless it is guaranteed. After `long_wait_ms`, the oldest comes first."""
     is_known = service_ms > 0.0
     if waited_ms >= long_wait_ms:
         return False, -waited_ms
@@ -129,8 +123,7 @@ def prospects(
 
 
 def first_due_ms(job: Job) -> float:
-    """Return the time from a job's arrival until its first token is due: the earliest of its target and its stated
-    deadlines."""
+    """Return the time from a job's arrival until its first token is due, by its target and its stated deadlines."""
     stated = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, job.pace_ms or job.tpot_ms))
 
@@ -143,9 +136,7 @@ def promised_due_ms(job: Job) -> float:
 
 
 def promoted_ms(job: Job, lane: Lane) -> float:
-    """Return the time from a job's arrival until it counts for the lane above.
-
-    Guaranteed jobs are also promoted after a fraction of the time until their first token is due."""
+    """Return the time from a job's arrival until it counts for the lane above."""
     if not job.guaranteed:
         return lane.long_wait_ms
     return min(lane.long_wait_ms, HELD_BACK * promised_due_ms(job))

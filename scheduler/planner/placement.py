@@ -36,7 +36,7 @@ _SCARCE: Mapping[WaitReason, ScarceResource] = {
 
 
 class WaitingWork:
-    """Waiting work in the order of a walk: a few sequences per tenant, the next one once one is placed or lacks
+    """Waiting work in the order of a walk: a few sequences per tenant, and the next one once one is placed or lacks
     blocks."""
 
     def __init__(self, ranking: Ranking) -> None:
@@ -161,10 +161,8 @@ class Placement:
         return self._reasons
 
     def _show(self, waiting: list[Ranked], not_begun: WaitingWork, name: LaneName) -> None:
-        """Add a lane's waiting work to the walk, unless all of it would be refused for lack of rows.
-
-        That is so if one sequence has yielded, no guaranteed work waits, and all rows left yield to one request per
-        step."""
+        """Add a lane's waiting work to the walk, unless all of it would be refused for lack of rows: one sequence has
+        yielded, no guaranteed work waits, and all rows left yield to one request per step."""
         lane, rows = self._index.lanes[name], self._builder.rows_left(name)
         if rows <= 0 or (self._has_yielded and self._all_would_take_rows(lane, rows)):
             return
@@ -258,10 +256,8 @@ class Placement:
         return None if taker is None else _for(taker, _SCARCE.get(reason, "slots"))
 
     def _count_on_host(self, ranked: Ranked) -> list[Sequence] | None:
-        """Reserve host room before exact work starts. Return the sequences to drop from the host for it, perhaps none.
-
-        Return None if it would have to be recomputed after a preemption. A tenant's first sequence, and one that could
-        run alone, may stay on the device instead."""
+        """Reserve host room before exact work starts. Return the sequences to drop from the host for it, or None if it
+        would have to be recomputed after a preemption. A tenant's first sequence may stay on the device instead."""
         seq = ranked.seq
         if self._claims.covers(seq):
             return []
@@ -296,9 +292,7 @@ class Placement:
 
     def _lacks_more_than_was_shared(self, ranked: Ranked) -> bool:
         """Return whether, after the head, blocks would be short even with as many shared ones as at the last cache
-        lookup.
-
-        Looking up many long prompts in each step would cost more than the step."""
+        lookup. Looking up many long prompts in each step would cost more than the step."""
         shared = ranked.seq.shared_when_asked
         if self._head_starts is None or shared is None:
             return False

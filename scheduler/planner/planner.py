@@ -194,9 +194,8 @@ class Planner:
         return builder, placement.fill()
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
-        """Process the result of the last plan. Return the tokens, ended jobs and charges since the last outcome.
-
-        Raises StepOrderError for another plan's result."""
+        """Process the result of the last plan. Return the tokens, ended jobs and charges since the last outcome. Raises
+        StepOrderError for another plan's result."""
         if result.number != self._plan.number:
             raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
         plan, self._plan = self._plan, StepPlan(number=self._plan.number)
@@ -216,7 +215,6 @@ class Planner:
         return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
-        """Return the jobs that ended since the last outcome, for use when no step ran."""
         ended, self._ended = tuple(self._ended), []
         return StepOutcome(ended=ended)
 
@@ -232,7 +230,7 @@ class Planner:
         return Coast(found, self._index, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
 
     def land(self, coast: Coast) -> StepPlan:
-        """Apply the steps of a batch. `apply` must still be called with the result of the returned plan, if it has
+        """Apply the steps of a batch. `apply` must still be called with the result of the returned plan if it has
         rows."""
         coast.land()
         self._plan = coast.as_plan(self._plan.number + coast.steps + coast.under_way)

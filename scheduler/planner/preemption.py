@@ -53,9 +53,7 @@ class VictimSearch:
         self._leader, self._last_resort = leader, last_resort
 
     def choose(self, short: int, beneficiary: Ranked, candidates: Iterable[Ranked]) -> list[Victim] | None:
-        """Return the victims that free `short` device blocks for the beneficiary, or None if there are not enough.
-
-        The step is planned from the most urgent down, so no candidate below the beneficiary is in it yet."""
+        """Return the victims that free `short` device blocks for the beneficiary, or None if there are not enough."""
         if short <= 0:
             return []
         if self._last_resort and self._claims.stays(beneficiary.seq):
@@ -75,10 +73,8 @@ class VictimSearch:
         return self._fewest(short, [one.seq for one in (*lower, *outside, *equals)])
 
     def give_back(self, short: int, holders: Iterable[Ranked]) -> list[Victim]:
-        """Return the victims that free `short` device blocks for a lane's share floor, the least urgent of the holders
-        first.
-
-        Empty if they hold too few together."""
+        """Return the victims that free `short` device blocks for a lane's share floor, the least urgent first; none if
+        they hold too few together."""
         return self._fewest(short, [one.seq for one in sorted(holders, reverse=True)]) or []
 
     def _yields_to_equal(self, holder: Ranked, beneficiary: Ranked) -> bool:
@@ -87,9 +83,8 @@ class VictimSearch:
         return beneficiary.rank.phase is Phase.RESUME and (self._last_resort or not holder.seq.is_resident)
 
     def _fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """Return as many of the candidates, in this order, as are needed, without the costliest if the others suffice.
-
-        Return None if all together hold too few."""
+        """Return as many of the candidates, in this order, as are needed, without the costliest if the others suffice;
+        None if all together hold too few."""
         victims = self._gather(short, candidates)
         for dearest in sorted(victims or (), key=lambda one: one.resume_ms, reverse=True):
             others = [one.seq for one in victims or () if one.seq is not dearest.seq]
@@ -102,10 +97,8 @@ class VictimSearch:
         return victims[0].resume_ms / blocks if victims else float("inf")
 
     def _gather(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """Take blocks that the candidates hold alone, if they are enough.
-
-        Shared prefixes are long, and free only after all their holders have given them. A sequence that shares any
-        block shares its first."""
+        """Take blocks that the candidates hold alone, if they are enough. Shared prefixes are long, and free only after
+        all their holders have given them. A sequence that shares any block shares its first."""
         alone, references = self._take(short, candidates, shared=False), self._pool.references
         if alone is not None or all(references(seq.table[0]) == 1 for seq in candidates):
             return alone
@@ -175,8 +168,7 @@ class VictimSearch:
         return Victim(seq, "recompute", blocks, recompute_ms)
 
     def _moved(self, seq: Sequence, blocks: int) -> list[int]:
-        """Return those of its last `blocks` blocks that hold KV; each takes a host slot, that of its copy or a free
-        one."""
+        """Return those of its last `blocks` blocks that hold KV; each takes a host slot."""
         return seq.table[len(seq.table) - blocks : self._computed(seq)]
 
     def _computed(self, seq: Sequence) -> int:

@@ -56,8 +56,7 @@ Group = tuple[int, bool, int]
 class Rank(NamedTuple):
     """The sort key of a sequence; lower is more urgent.
 
-    The key of started work does not change with time alone, nor within a step. Two running sequences swap places only
-    after service was charged, so preemption cannot cycle."""
+    Two running sequences swap places only after service was charged, so preemption cannot cycle."""
 
     lane: int
     # Never for guaranteed work: a guarantee holds whatever its tenant was served.
@@ -96,9 +95,7 @@ class Ranked(NamedTuple):
 
 
 class LaneOrder:
-    """The tenants of one lane at one moment.
-
-    What a tenant holds is cached at first use: the order must not change within a step."""
+    """The tenants of one lane at one moment. What a tenant holds is cached: the order must not change within a step."""
 
     def __init__(self, lane: LaneIndex, window: float, turn: float, *, crowded: bool) -> None:
         """`turn`: weighted tokens of a turn; `crowded`: newcomers have no advantage."""
@@ -132,10 +129,8 @@ class LaneOrder:
         """Return whether started work is outside the window.
 
         Its tenant is more than Θ above the least served waiting one. Or another tenant is at most Θ behind, and either
-        waits and holds less than 1 / LITTLE as much, or has no token while this one has.
-
-        A prompt in progress continues before those of other tenants without a token, unless one is shorter than its
-        remainder: otherwise all prompts would start, one per step, and none would finish."""
+        waits and holds less than 1 / LITTLE as much, or has no token while this one has. A prompt in progress continues
+        unless a newcomer's is shorter than its remainder: otherwise all prompts would start and none would finish."""
         if counter > self.ends:
             return True
         held, has_token = self.progress(seq.job.tenant)
@@ -144,9 +139,7 @@ class LaneOrder:
         return self._exceeds(counter, held) and (has_token or seq.pending > self._shortest)
 
     def begins_outside(self, counter: float, held: int, has_token: bool) -> bool:
-        """Return whether new work of a tenant that holds something is outside.
-
-        A tenant that holds little may start next to others' prompts in progress."""
+        """Return whether new work of a tenant that holds something is outside."""
         return (has_token and held > self.little and counter >= self._opens) or self._exceeds(counter, held)
 
     def progress(self, tenant: str) -> tuple[int, bool]:
@@ -253,9 +246,8 @@ class Ranking:
         return Ranked(rank, seq)
 
     def first_decodes(self, decodes: list[Sequence], count: int) -> list[Sequence]:
-        """Return the `count` most urgent decodes of one group and lane, unordered, without computing all their ranks.
-
-        Usually only a few are left over."""
+        """Return the `count` most urgent decodes of one group and lane, unordered, without computing all their
+        ranks."""
         lane = self._lanes[decodes[0].job.lane]
         served, turn = lane.served, lane.turn
         places = [
@@ -269,10 +261,8 @@ class Ranking:
         return first + level[: count - len(first)]
 
     def groups(self) -> tuple[dict[Group, dict[LaneName, list[Sequence]]], Counter[int]]:
-        """Return decodes by group and lane, and the number that yield to one request per step, by lane rank.
-
-        Promoted decodes are grouped with the lane above. The numbers count decodes outside the window whose tenants are
-        at most 2 Θ above the least served waiting one."""
+        """Return decodes by group and lane, and the number that yield to one request per step, by lane rank: those
+        outside the window whose tenants are at most 2 Θ above the least served waiting one."""
         found: dict[tuple[LaneName, bool, bool, bool], list[Sequence]] = {}
         near: Counter[int] = Counter()
         lanes, ranks = self._lanes, self._lane_ranks
@@ -313,7 +303,6 @@ def _turn_ms(seq: Sequence) -> float:
 
 
 def lane_rows(lane: Lane, lanes: Mapping[LaneName, Lane], begun: Survey, rows: int) -> int:
-    """Return how many of the rows a lane can have: those that lanes above do not claim, and at least its share
-    floor."""
+    """Return how many rows a lane can have: those that lanes above do not claim, and at least its share floor."""
     above = sum([begun.claims[name] for name, other in lanes.items() if other.rank < lane.rank])
     return max(rows - above, math.ceil(lane.share_floor * (rows - 1)))

@@ -149,8 +149,7 @@ class Sequence:
         self.state = to
 
     def leave(self, to: State, now_ms: float, kept_tokens: int = 0) -> None:
-        """Record the loss of blocks: SWAPPED keeps the computed tokens, DROPPED only `kept_tokens`. Raises
-        IllegalTransition."""
+        """Record the loss of blocks: SWAPPED keeps the computed tokens, DROPPED only `kept_tokens`."""
         ran = self.runs
         self.move(to)
         if to is State.DROPPED:

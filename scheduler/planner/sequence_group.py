@@ -14,10 +14,8 @@ from fairlane.scheduler.protocol.messages import Job, JobSteps, Lease, Outcome
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
-    """A job and its choices.
-
-    The choice with the least output, usually choice 0, is the trunk: it computes the prompt's full blocks, which the
-    others then share."""
+    """A job and its choices. The choice with the least output, usually choice 0, is the trunk: it computes the prompt's
+    full blocks, which the others then share."""
 
     job: Job
     lane: Lane
@@ -59,9 +57,7 @@ class SequenceGroup:
 
     def share_prefix(self, seq: Sequence, pool: BlockPool, may_begin: Callable[[Sequence], bool]) -> list[Sequence]:
         """Share the prompt blocks with the waiting siblings once the trunk has computed them, and return these
-        siblings.
-
-        A sibling that may not start now waits separately from then on, as work that has not started."""
+        siblings. Those that may not start now wait as work that has not started."""
         if seq.num_computed < self.shared_blocks * pool.block_size:
             return []
         sharing = []
@@ -78,8 +74,7 @@ class SequenceGroup:
         return sharing
 
     def charge(self, row: Row) -> float:
-        """Return the weighted tokens of a row: new prompt tokens and the sampled token. Skipped prompt tokens were
-        cached."""
+        """Return the weighted tokens of a row: new prompt tokens and the sampled token."""
         new, length = 0, len(self.job.prompt)
         if self.prompt_charged < length:
             first, end = min(row.first_position, length), min(row.context_length, length)

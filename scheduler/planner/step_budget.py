@@ -73,10 +73,9 @@ def survey(index: SequenceIndex, now_ms: float) -> Survey:
 def pressure(decodes: Iterable[Sequence], now_ms: float) -> tuple[float, float, float]:
     """Return the tightest pace, the least slack and the least patience (see `Survey`) of first-lane decodes.
 
-    Each token is due at the stream's pace, counted from its own first token. A part of the lead is kept in reserve, a
-    stream that is behind catches up, and no stream is asked for less than half a pace. Prompts of the own lane may use
-    all the time until a token is due, less that of one more token. A single loop without calls: each step covers
-    hundreds of decodes."""
+    Each token is due at the stream's pace from its own first token. A part of the lead is kept in reserve, a stream
+    that is behind catches up, and none is asked for less than half a pace. A single loop without calls: each step
+    covers hundreds of decodes."""
     pace_ms = least_slack_ms = least_patience_ms = math.inf
     for seq in decodes:
         tpot_ms, first_ms, due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.first_due_ms
@@ -146,8 +145,7 @@ def step_budget(
 ) -> StepBudget:
     """Return the budget of step `number` for the started work.
 
-    Next to first-lane decodes, a step stays small until step times are known. Without `holds_decodes`, decodes of lower
-    lanes continue however little time there is."""
+    Next to first-lane decodes, a step stays small until step times are known."""
     most = min(max_sequences, max_tokens)
     price = Price(*costs.step_weights()[1:])
     least_prefill = max(MIN_PREFILL_TOKENS, max_tokens // MIN_PREFILL_DIVISOR)
@@ -186,10 +184,8 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     """Return `time_ms` and `spare_ms` of a budget; no limit before step times are known.
 
     New first-lane work waits for the running step to end, so every step is short. Next to first-lane decodes it keeps
-    to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the lane's TTFT target. If lower
-    lanes run alone, their prefills fill it up to HOLD times the first lane's TPOT target, and get at least MIN_HOLD
-    times the target if decodes take longer than that: fewer rows per step would slow these decodes down and speed up
-    others only slightly."""
+    to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the TTFT target. If lower lanes run
+    alone, prefills fill it up to HOLD times the first lane's TPOT target, and get at least MIN_HOLD times it."""
     if not costs.knows_steps:
         return math.inf, 0.0
     base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
@@ -220,9 +216,7 @@ def _floor(rows: float, number: int) -> int:
 
 
 def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:
-    """Return prefill tokens of the lower lanes if the first one could have `prefill`. They are additional.
-
-    Alongside decodes with a pace, a fraction of the largest step would be several times their share."""
+    """Return prefill tokens of the lower lanes, in addition to `prefill` of the first one."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
     return max(1, int(min(max_tokens // TRICKLE_DIVISOR, share * prefill)))
 

@@ -78,10 +78,8 @@ class StepBuilder:
         return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
 
     def _due_to_decodes(self, lane: LaneName) -> int:
-        """Return the tokens that a newcomer's prompt leaves to the decodes of its lane, which are placed after it.
-
-        Otherwise newcomers' prompts would stop all decodes. The reserve depends on the step's tokens, not on the
-        remaining ones, which would approach zero after several prompts."""
+        """Return the tokens that a newcomer's prompt leaves to the decodes of its lane, which are placed after it. They
+        depend on the step's tokens, not on the remaining ones, which would approach zero after several prompts."""
         decodes = self._index.decodes.counts[lane] - self._decoded[lane]
         return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
 
@@ -105,7 +103,7 @@ class StepBuilder:
         return seq.remaining - 1 + -(-seq.pending // self._budget.tokens)
 
     def preempt(self, victim: Victim, cause: Cause | None = None) -> None:
-        """Take a sequence's last blocks now. It does not run until it has them again. Reported once, when it stops
+        """Take a sequence's last blocks now. It does not run until it has them again; reported once, when it stops
         running."""
         seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
         kept, gone, copied = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed, 0
@@ -169,9 +167,7 @@ class StepBuilder:
         self._give(seq, max(1, self.tokens_left(seq)))  # the reused prefix raised the price per token
 
     def run_all(self) -> bool:
-        """Give a row to every sequence if all of them decode in one lane and fit, so that no decision is needed.
-
-        Return False if nothing was done."""
+        """Give a row to every sequence if all of them decode in one lane and fit, so that no decision is needed."""
         lane = self._index.only_decodes()
         if lane is None:
             return False
@@ -179,9 +175,7 @@ class StepBuilder:
 
     def run_decodes(self, lane: LaneName, decodes: list[Sequence], kept: int = 0) -> bool:
         """Give a row to all of these decodes if rows, tokens, time and blocks (except `kept` ones) suffice, else to
-        none.
-
-        Return whether they did."""
+        none."""
         size, count, price = self._pool.block_size, len(decodes), self._budget.price
         context = count + sum([seq.num_computed for seq in decodes])
         take_ms = count * price.row + price.context * context

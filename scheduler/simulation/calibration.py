@@ -10,9 +10,8 @@ import msgspec
 
 from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
-from fairlane.scheduler.simulation.workload import MAX_MS, MAX_NOISE, Hardware
+from fairlane.scheduler.simulation.workload import Hardware, Milliseconds
 
-Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
 # A typical amount of a feature, large enough that its weight is not lost in rounding.
@@ -23,15 +22,11 @@ class CalibrationError(ValueError):
     """An invalid calibration document; the message names the problem in one line."""
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Calibration(Hardware, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of worker. The default costs are about those of a model with 135 million weights on two CPU cores."""
 
-    # Per step, and per unit of each of `StepFeatures`.
     step: Step = (10.0, 0.25, 0.3125, 6e-4, 8e-5)
-    # Per step with copies, and per block.
     copy: tuple[Milliseconds, Milliseconds] = (0.1, 0.2)
-    overhead_ms: Milliseconds = 0.0
-    noise: Annotated[float, msgspec.Meta(ge=0, le=MAX_NOISE)] = 0.0
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     blocks: Size = 4096
     host_slots: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 8192
@@ -40,13 +35,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # False if the costs are a worker's assumptions, before it has run enough steps.
     learnt: bool = True
 
-    @property
-    def hardware(self) -> Hardware:
-        return Hardware(step=self.step, copy=self.copy, overhead_ms=self.overhead_ms, noise=self.noise)
-
     def costs(self) -> CostModel:
         costs, alone = CostModel(), StepFeatures(1, 0, TYPICAL_CONTEXT, 0)
-        costs.know(self.step, self.copy, self.hardware.step_ms(alone))
+        costs.know(self.step, self.copy, self.step_ms(alone))
         return costs
 
     @property

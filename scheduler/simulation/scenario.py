@@ -65,7 +65,7 @@ class Scenario:
         records = Simulation(
             arrivals=self.overlay.arrivals(scale_load(self.rows, load)),
             policies=planners,
-            hardware=self.calibration.hardware,
+            hardware=self.calibration,
             queue=LaneQueue(dict(self.lanes)) if self.workers > 1 else None,
             admission=admission.decide if decides else None,
             has_affinity=self.prefix_cache,

@@ -119,7 +119,7 @@ def _pace_kept(record: Record) -> bool:
 
 def drain_allowed_ms(rows: Sequence[TraceRow], calibration: Calibration) -> float:
     """Return how long the throughput lane may be busy after the last arrival."""
-    longest = max(row.output_tokens for row in rows) * AUTO_STREAMS * calibration.hardware.single_stream_ms
+    longest = max(row.output_tokens for row in rows) * AUTO_STREAMS * calibration.single_stream_ms
     prefill = max(work_ms(row, calibration) for row in rows)
     return DRAIN_PART * (rows[-1].at_ms - rows[0].at_ms) + longest + prefill
 

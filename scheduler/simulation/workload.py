@@ -6,7 +6,9 @@ so the prefix cache finds what it would find in the texts."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import cast, overload
+from typing import Annotated, cast, overload
+
+import msgspec
 
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
 from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT
@@ -59,6 +61,7 @@ class Prompt(Sequence[int]):
 
 MAX_MS = 1e9
 MAX_NOISE = 2.0
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)]
 # Ends an output; every other token of a simulated output is its request's `own_token`.
 END_TOKEN = 1
 # The smallest id of a prompt's block.
@@ -119,18 +122,17 @@ class Arrival:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of steps and copies: linear in the features that the cost model learns, with optional noise."""
 
     # Milliseconds per step, and per unit of each of `StepFeatures`.
-    step: tuple[float, float, float, float, float]
+    step: tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
     # Milliseconds per step with copies, and per block copied.
-    copy: tuple[float, float]
+    copy: tuple[Milliseconds, Milliseconds]
     # Between two steps: planning, sampling, publishing.
-    overhead_ms: float = 0.0
+    overhead_ms: Milliseconds = 0.0
     # Standard deviation of the logarithm of a step's time.
-    noise: float = 0.0
+    noise: Annotated[float, msgspec.Meta(ge=0, le=MAX_NOISE)] = 0.0
 
     def __post_init__(self) -> None:
         for name, values in (("step", self.step), ("copy", self.copy), ("overhead_ms", (self.overhead_ms,))):

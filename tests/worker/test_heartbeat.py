@@ -40,9 +40,7 @@ def test_costs_and_sizes_are_the_workers_own() -> None:
 
     found = bench.report.calibration()
 
-    assert found.hardware.step_ms(StepFeatures(3, 0, 0, 0)) == pytest.approx(
-        bench.costs.step_ms(StepFeatures(3, 0, 0, 0))
-    )
+    assert found.step_ms(StepFeatures(3, 0, 0, 0)) == pytest.approx(bench.costs.step_ms(StepFeatures(3, 0, 0, 0)))
     assert (found.blocks, found.max_sequences, found.overhead_ms, found.noise) == (7, 3, 0.0, 0.0)
     assert found.learnt
 

@@ -179,7 +179,7 @@ async def test_a_simulator_learns_a_workers_costs_from_it(fleet: Fleet) -> None:
         port = fleet.of(listener.ends["learnt"].worker_id).metrics_port
         found = await asyncio.to_thread(fetch_calibration, f"http://127.0.0.1:{port}/metrics")
     assert (found.blocks, found.max_sequences, found.max_step_tokens) == (1024, 64, 512)
-    assert 0.0 < found.hardware.step_ms(StepFeatures(1, 0, 100, 0)) < 1_000.0
+    assert 0.0 < found.step_ms(StepFeatures(1, 0, 100, 0)) < 1_000.0
     assert found.noise > 0.0
 
 

@@ -94,7 +94,7 @@ def policy(name: str, bytes_per_block: int) -> Policy:
             window=THETA,
         )
     setup = Setup(
-        hardware=Calibration().hardware,
+        hardware=Calibration(),
         blocks=BLOCKS,
         block_size=BLOCK_SIZE,
         host_slots=HOST_SLOTS,
@@ -121,9 +121,7 @@ def compare(case: Case) -> Found:
             bench.play(policy(name, bytes_per_block), asked(seed, case.duration_s), learner)
             real[name].append(latency(bench.play(policy(name, bytes_per_block), test)))
     calibration = learner.calibration()
-    simulated = {
-        name: latency(Simulation(test, [policy(name, bytes_per_block)], calibration.hardware).run()) for name in NAMES
-    }
+    simulated = {name: latency(Simulation(test, [policy(name, bytes_per_block)], calibration).run()) for name in NAMES}
     return Found(real, simulated, calibration)
 
 

@@ -56,7 +56,7 @@ def simulated(task: SimulationTask) -> SimulationView:
         length_s = rows[-1].at_ms / 1e3 + 1.0 if task.duration_s is None else task.duration_s
         rows = slice_trace(rows, task.start_s, length_s)
     stretch = busiest(rows, MOST_PLAYED // len(loads), sizes)
-    tiers = lane_tiers(task.latency_share, single_stream_ms=sizes.hardware.single_stream_ms)
+    tiers = lane_tiers(task.latency_share, single_stream_ms=sizes.single_stream_ms)
     overlay = SyntheticTenants(
         tenants=task.tenants,
         zipf=task.zipf,

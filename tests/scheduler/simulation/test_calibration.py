@@ -31,8 +31,8 @@ def test_a_cost_model_is_told_apart_into_its_weights() -> None:
     assert found.learnt
     assert (found.blocks, found.max_step_tokens, found.block_size) == (77, 99, 16)
     for plan in (StepFeatures(1, 0, 0, 0), StepFeatures(9, 300, 4_000, 90_000)):
-        assert found.hardware.step_ms(plan) == pytest.approx(costs.step_ms(plan))
-    assert found.hardware.copy_ms(12) == pytest.approx(costs.copy_ms(12))
+        assert found.step_ms(plan) == pytest.approx(costs.step_ms(plan))
+    assert found.copy_ms(12) == pytest.approx(costs.copy_ms(12))
 
 
 def test_a_worker_knows_its_figures_from_the_start_and_learns_nothing_from_what_they_foresee() -> None:
@@ -42,15 +42,15 @@ def test_a_worker_knows_its_figures_from_the_start_and_learns_nothing_from_what_
 
     assert costs.knows_steps
     assert costs.knows_copies
-    assert costs.single_stream_ms == pytest.approx(found.hardware.single_stream_ms - found.overhead_ms)
+    assert costs.single_stream_ms == pytest.approx(found.single_stream_ms - found.overhead_ms)
     before = of_costs(costs)
     for rows in range(1, 50):
         plan = StepFeatures(rows, 100 * (rows % 3), 900 * rows, 5_000 * (rows % 3))
-        assert costs.step_ms(plan) == pytest.approx(found.hardware.step_ms(plan))
-        costs.observe(plan, found.hardware.step_ms(plan), rows % 2, found.hardware.copy_ms(rows % 2))
+        assert costs.step_ms(plan) == pytest.approx(found.step_ms(plan))
+        costs.observe(plan, found.step_ms(plan), rows % 2, found.copy_ms(rows % 2))
     assert of_costs(costs).step == before.step
     costs.observe(StepFeatures(1, 0, 0, 0), 30.0, 0, 0.0)
-    assert costs.step_ms(StepFeatures(1, 0, 0, 0)) > found.hardware.step_ms(StepFeatures(1, 0, 0, 0))
+    assert costs.step_ms(StepFeatures(1, 0, 0, 0)) > found.step_ms(StepFeatures(1, 0, 0, 0))
 
 
 def test_a_worker_that_has_run_nothing_says_so() -> None:
@@ -107,7 +107,7 @@ def test_faster_memory_and_arithmetic_are_faster_per_gpu(shape: str) -> None:
     count = {"70b": {"l4": 8, "a100": 4, "h100": 4, "h200": 2}}.get(shape, {})
 
     def gpu_ms(device: str, step: StepFeatures) -> float:
-        return preset(f"{device}-{shape}").hardware.step_ms(step) * count.get(device, 1)
+        return preset(f"{device}-{shape}").step_ms(step) * count.get(device, 1)
 
     for step in (decode, prompt):
         times = [gpu_ms(device, step) for device in DEVICES]

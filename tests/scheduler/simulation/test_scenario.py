@@ -17,7 +17,7 @@ from fairlane.scheduler.simulation.workload import Arrival
 @pytest.mark.parametrize("name", ["h100-1b", "h100-8b", "a100-8b"])
 def test_a_workers_very_first_step_keeps_to_the_pace_of_its_hardware(name: str) -> None:
     calibration = preset(name)
-    alone_ms = calibration.hardware.single_stream_ms
+    alone_ms = calibration.single_stream_ms
     tiers = lane_tiers(0.0, single_stream_ms=alone_ms)
     overlay = SyntheticTenants(tiers=tiers, kv_tokens=calibration.kv_tokens)
     rows = [TraceRow(number, 0.0, 8_000, 8) for number in range(4)]
@@ -30,7 +30,7 @@ def test_a_workers_very_first_step_keeps_to_the_pace_of_its_hardware(name: str) 
 
     plan = planner.plan(0.0)
 
-    took_ms = calibration.hardware.step_ms(plan.features)
+    took_ms = calibration.step_ms(plan.features)
     assert 0.5 * HOLD * LATENCY.tpot_on(alone_ms) < took_ms <= 1.01 * HOLD * LATENCY.tpot_on(alone_ms)
 
 
