@@ -104,8 +104,8 @@ class _Assessment(msgspec.Struct, frozen=True):
         return stated and self.known.leaves_time(self.request.lane, self.now_ms)
 
     def _begins_at_once(self, load: LaneLoad) -> bool:
-        """Return whether all choices can start together. On a full worker the rows are freed one by one and go to
-        earlier requests."""
+        """Return whether all choices can start together: a full worker's rows are freed one by one and go to earlier
+        requests."""
         return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, self.costs)
 
     def _admitted(self, wait_ms: float, load: LaneLoad, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:

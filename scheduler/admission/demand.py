@@ -56,9 +56,8 @@ class RequestCosts:
         return of_kv if of_kv > of_slots else of_slots
 
     def exact_share(self, most_tokens: float) -> float:
-        """Return the fraction of a worker counted for exact work that may grow to `most_tokens`.
-
-        It is a fraction of the host pool or, if that can never hold it, of the device KV that such work may keep."""
+        """Return the fraction of a worker counted for exact work that may grow to `most_tokens`: of the host pool or,
+        if that can never hold it, of the device KV that such work may keep."""
         if most_tokens <= self.host_tokens:
             return most_tokens / self.host_tokens
         return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
@@ -241,9 +240,8 @@ def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) 
 
 
 def claim_ms(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) -> float:
-    """Return the time by which a load delays all work that is due with it or later.
-
-    If there is room for the load, that is the time of its prompt; otherwise, the time of all its work."""
+    """Return the time by which a load delays all work that is due with it or later: that of its prompt if there is room
+    for the load, otherwise of all its work."""
     before = ledger.up_to(load.level)
     if before.share + load.share <= costs.workers:
         return load.prefill_ms / (1.0 - _decoding(before, costs)) / costs.workers
@@ -264,13 +262,12 @@ def lateness_ms(
     margin: float,
     taken: Callable[[int], float],
 ) -> float:
-    """Return how late guaranteed work would be at worst with this load, if everything took `margin` times as long.
+    """Return how late guaranteed work would be at worst with this load, if everything took `margin` times as long; at
+    most 0 if all guarantees are kept. `taken` returns the fraction of the free time that the lanes above a rank keep
+    using.
 
-    `taken` returns the fraction of the free time that the lanes above a rank keep using.
-
-    At most 0 if all guarantees are kept. Work that is already late counts as demand but is not tested. Work of a lower
-    lane that would be late without this load, after a flood above it, is not tested either: refusing the load would not
-    help, since the flood's best-effort work would take the time."""
+    Work that is already late is not tested. Neither is work of a lower lane that would be late without this load:
+    refusing it would not help."""
     worst_ms, nothing = -math.inf, LaneLoad(level=load.level)
     for level in ledger.promised(load.level):
         before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level
@@ -288,9 +285,8 @@ def lateness_ms(
 
 
 def _wait(before: Sum, load: LaneLoad, costs: RequestCosts) -> Callable[[float], float]:
-    """Return a function from the work ahead (ms) to the time until it and the load's prompt are done.
-
-    Everything that does not depend on the amount of work is computed once: a test evaluates hundreds of amounts."""
+    """Return a function from the work ahead (ms) to the time until it and the load's prompt are done: a test evaluates
+    hundreds of amounts."""
     workers, share = costs.workers, before.share + load.share
     prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, costs))
     if share <= workers:

@@ -32,7 +32,7 @@ from fairlane.scheduler.queue.types import whole_us
 
 
 class ClassReport(msgspec.Struct, frozen=True, array_like=True):
-    """The open requests of one service class. Deadlines are reported for guaranteed work only: best effort breaks no
+    """The open requests of one service class; deadlines of guaranteed work only, since best effort breaks no
     guarantee."""
 
     level: ServiceClass
@@ -93,8 +93,7 @@ FORGOTTEN_PART = 1e-3
 
 
 class Rate(FadingSum):
-    """Recent work as a fraction of the time, at most 1: rejected excess does not predict the future. Times in
-    milliseconds."""
+    """Recent work as a fraction of the time, at most 1: rejected excess does not predict the future."""
 
     def __init__(self) -> None:
         super().__init__(RATE_MS, most=1.0)
@@ -220,17 +219,15 @@ class OpenRequests:
     def receive_reports(
         self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float
     ) -> None:
-        """Replace the other gateways' last reports, each with its age in milliseconds.
-
-        `asked` is the fraction of the time requested in each lane, over all gateways."""
+        """Replace the other gateways' last reports, each with its age in milliseconds. `asked` is the fraction of the
+        time requested in each lane, over all gateways."""
         self.ledger.others = sums_of(reports, now_ms)
         self._asked_of_all = asked
         self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
 
     def refuse(self, request: Request, now_ms: float) -> None:
-        """Count a refused request that might have been in time, so that lower lanes leave room for it.
-
-        Refused requests cost a tenant nothing, so their weight is bounded."""
+        """Count a refused request that might have been in time, so that lower lanes leave room for it. Refused requests
+        cost a tenant nothing, so their weight is bounded."""
         rank = self._lanes[request.lane].rank
         if len(self._refused) >= MAX_TENANTS:
             self._refused.clear()
@@ -271,7 +268,7 @@ class OpenRequests:
             self._price(job_id, found, now_ms, self.costs)
 
     def produced(self, job_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
-        """Record the output tokens of each choice. `are_last` skips the price update, since the request is about to
+        """Record the output tokens of each choice. `are_last` skips the price update of a request that is about to
         leave."""
         found = self._open.get(job_id)
         if found is None or tokens <= found.produced:
@@ -408,8 +405,7 @@ def _pace_ms(found: _Open, costs: RequestCosts, kv_tokens: float) -> float:
 
 
 def _due_ms(found: _Open, pace_ms: float, left: int) -> float:
-    """Return when the next token is due: a guaranteed request may use its full length; started best effort has no due
-    time."""
+    """Return when the next token is due: a guaranteed request may use its full length; started best effort has none."""
     request = found.request
     if found.guaranteed:
         left = request.max_tokens - found.produced

@@ -206,8 +206,7 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed"):
-    """A preempted or paused choice runs again. `blocks` and `bytes` are the totals that it lost, including losses that
-    were not reported before."""
+    """A preempted or paused choice runs again. `blocks` and `bytes` are the totals that it lost."""
 
     job_id: str
     choice: int
@@ -341,10 +340,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a gateway needs to serve a model without its files; immutable, named by its SHA-256.
-
-    Optional fields are unset by default and then not encoded, so that a new field does not change the names of old
-    cards."""
+    """Everything a gateway needs to serve a model without its files; immutable, named by its SHA-256. Optional fields
+    are not encoded, so that a new field does not change the names of old cards."""
 
     model: str
     # The fast tokenizer, as `tokenizers.Tokenizer.from_str` reads it.

@@ -180,10 +180,8 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`$")
 def load(
     kind: type[S], *, document: object, environ: Mapping[str, str], flags: Mapping[str, object] | None = None
 ) -> S:
-    """Merge the parsed `fairlane.yaml`, the environment and dotted `flags` (None values are left out), and check the
-    result.
-
-    Raises SettingsError naming the first setting that is unknown or out of range."""
+    """Merge the parsed `fairlane.yaml`, the environment and dotted `flags`, and check the result. Raises SettingsError
+    naming the first setting that is unknown or out of range."""
     if document is not None and not isinstance(document, dict):
         raise SettingsError("fairlane.yaml: must be a mapping of settings")
     merged: dict[str, object] = _copy(document or {})

@@ -44,8 +44,7 @@ class _Row(NamedTuple):
     record: Record
     epoch: int
     first: int
-    # First step that is charged to its tenant: the charge made when it was taken covers the earlier ones. ALWAYS: that
-    # charge is used up.
+    # First step that is charged to its tenant: the charge when it was taken covers the earlier ones.
     spends_from: int
 
     @property

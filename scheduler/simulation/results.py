@@ -27,10 +27,11 @@ class _Metered:
 
 @dataclass
 class ServiceMeter:
-    """Measures tenants' service as an observer of a simulation.
+    """Measures tenants' service as an observer of a simulation: 1 for a prompt token computed for the first time, 2 for
+    an output token (VTC, OSDI 2024).
 
-    `bucket_ms` is the resolution of `curve`; `every_ms` is the interval of measuring gaps (0: each step; the cost grows
-    with the square of the number of tenants). `on_end` is called for each admitted request that has ended."""
+    `bucket_ms` is the resolution of `curve`; `every_ms` is the interval of measuring gaps, whose cost grows with the
+    square of the number of tenants. `on_end` is called for each admitted request that has ended."""
 
     bucket_ms: float = 10_000.0
     every_ms: float = 0.0
@@ -56,10 +57,8 @@ class ServiceMeter:
 
     @property
     def tax(self) -> float:
-        """Preemption's share of the workers' time, 0 to 1.
-
-        It includes the rows' time by their fraction of recomputed tokens, and all copies, in which no row runs. Without
-        swaps it is recomputed over computed tokens (vLLM's #54644)."""
+        """Preemption's share of the workers' time, 0 to 1: all copies, in which no row runs, and the rows' time by
+        their fraction of recomputed tokens."""
         recomputing_ms = self.run_ms * self.recomputed_tokens / self.computed_tokens if self.computed_tokens else 0.0
         all_ms = self.run_ms + self.copy_ms
         return (recomputing_ms + self.copy_ms) / all_ms if all_ms else 0.0
@@ -111,10 +110,8 @@ class ServiceMeter:
                 gaps.look()
 
     def _join(self, until_ms: float) -> None:
-        """Count arrivals up to a time as waiting.
-
-        A step's rows stop waiting at its start, but it is reported at its end; later arrivals did not wait with them.
-        """
+        """Count arrivals up to a time as waiting. A step is reported at its end, but its rows stop waiting at its
+        start: later arrivals did not wait with them."""
         while self._arriving and self._arriving[0][0] <= until_ms:
             arrival = self._arriving.pop(0)[1]
             self._gaps[arrival.lane].wait(arrival.tenant)
@@ -226,13 +223,12 @@ class Summary:
     goodput_requests_per_s: float
     goodput_tokens_per_s: float
     output_tokens_per_s: float
-    # Including prompt tokens, each once.
     tokens_per_s: float
     total: Group
     lanes: dict[str, Group]
     tiers: dict[str, Group]
     tenants: dict[str, Group]
-    # This and the next four are defined by ServiceMeter; None or empty without one.
+    # None or empty without a ServiceMeter, as the next four.
     preemption_tax: float | None = None
     max_service_gap: float | None = None
     service: dict[str, float] = field(default_factory=dict)

@@ -75,8 +75,7 @@ class Scenario:
         return records.values()
 
     def _bucket_ms(self, load: float) -> float:
-        """Return a whole number of seconds such that a curve covers the arrivals, however long the backlog
-        afterwards."""
+        """Return a whole number of seconds such that a curve of CURVE_POINTS covers the arrivals."""
         return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
 
     def planner(self) -> Planner:
@@ -105,7 +104,7 @@ class Stretch:
 
 
 def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> Stretch:
-    """Return the `most` consecutive requests with the highest rate of work, or all requests if there are no more.
+    """Return the `most` consecutive requests with the highest rate of work, or all if there are no more.
 
     They keep their distances: dropping every other request would smooth out bursts."""
     if len(rows) <= most:

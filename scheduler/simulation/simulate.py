@@ -94,7 +94,7 @@ class Simulation:
     hardware: Hardware
     queue: LaneQueue | None = None
     admission: AdmissionCheck | None = None
-    # An idle worker that has computed a prompt's prefix gets the job first (`scheduler.queue.prefix_affinity`).
+    # An idle worker with a prompt's prefix gets the job first.
     has_affinity: bool = False
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0

@@ -144,7 +144,10 @@ def alone_kept(rows: Sequence[TraceRow], calibration: Calibration, ttft_ms: floa
 def smallest(
     simulate: Callable[[Sequence[int]], Sequence[Verdict]], *, guess: int, at_once: int = 1, most: int = MAX_WORKERS
 ) -> Sizing:
-    """Search from a guess. `simulate` returns verdicts for numbers of workers, `at_once` of them at the cost of one."""
+    """Search from a guess. `simulate` returns verdicts for numbers of workers, `at_once` of them at the cost of one.
+
+    A larger number can miss by chance: arrivals meet other requests. The search bisects between a number that misses
+    and one that keeps the targets, then tries all numbers within NEAR below the result, and one above it."""
     known: dict[int, Verdict] = {}
 
     def look(counts: Iterable[int]) -> None:

@@ -47,8 +47,7 @@ def lane_tiers(
 ) -> tuple[Tier, ...]:
     """Return one tier for each lane, with the lane's own targets.
 
-    `latency_share` (0 to 1) is the lane mix. `hard_ttft_ms` is a stated limit of the latency lane's first tokens.
-    `single_stream_ms` is a worker's, for automatic targets; 0.0 uses their maximum."""
+    `latency_share` (0 to 1) is the lane mix. `hard_ttft_ms` is a stated limit of the latency lane's first tokens."""
     require("latency_share", latency_share, 0, 1)
     shares = ((LATENCY, latency_share), (THROUGHPUT, 1.0 - latency_share))
     return tuple(

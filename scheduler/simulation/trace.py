@@ -26,7 +26,7 @@ MAX_CHOICES = 1_024
 MAX_LINE_BYTES = 2**20
 MAX_NAMED = 20
 MAX_ROWS = 20_000_000
-# Default of the prompt tokens per entry of `hash_ids`.
+# Default prompt tokens per entry of `hash_ids`.
 HASHED_TOKENS = 512
 SERVED = "ok"
 # Lone surrogates stand for bytes that are not UTF-8.
@@ -54,8 +54,7 @@ class TraceRow:
     prompt_tokens: int
     # Of each choice.
     output_tokens: int
-    # Names of the prompt's blocks of `block_tokens`, from the first on: two prompts are equal up to the first different
-    # name. Empty if the trace has none.
+    # Names of the prompt's blocks of `block_tokens`, from the first on.
     hash_ids: tuple[int, ...] = ()
     block_tokens: int = HASHED_TOKENS
     tenant: str | None = None
@@ -82,9 +81,8 @@ class TraceTenant:
 
 @dataclass(slots=True)
 class BadRows:
-    """Invalid rows: all are counted, and the first MAX_NAMED are described.
-
-    `skip` reads the others anyway; `fail` rejects the trace after all of it was checked."""
+    """Invalid rows: all are counted, and the first MAX_NAMED are described. `fail` rejects the trace after all of it
+    was checked."""
 
     policy: Literal["fail", "skip"] = "fail"
     count: int = 0
@@ -110,10 +108,8 @@ class Trace:
     tenants: dict[str, TraceTenant] = field(default_factory=dict)
 
     def demand(self) -> list[TraceRow]:
-        """Return the requests that need workers. Raises TraceError if there are none.
-
-        Requests rejected by a tenant's own limit are left out. Requests without output, because they were rejected, cut
-        off or abandoned, get the lane's median."""
+        """Return the requests that need workers, without those rejected by a tenant's own limit. Requests without
+        output get the lane's median. Raises TraceError if there are none."""
         outputs: dict[LaneName | None, list[int]] = {}
         for row in self.rows:
             if row.output_tokens:
@@ -132,9 +128,8 @@ class Trace:
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a file for `load_trace`, holding at most MAX_LINE_BYTES of one.
-
-    Longer lines are truncated just above that, so that they are detected; invalid UTF-8 is detected too."""
+    """Yield the lines of a file for `load_trace`. Longer ones are cut just above MAX_LINE_BYTES, so that they are
+    detected; invalid UTF-8 is detected too."""
     is_first = True
     while line := file.readline(MAX_LINE_BYTES + 1):
         whole = line
@@ -150,9 +145,8 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
 def load_trace(
     lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None, most_rows: int = MAX_ROWS
 ) -> Trace:
-    """Parse a trace in any format. `kv_tokens`: size of the KV pool, which limits one request.
-
-    Raises TraceError if the text is not a trace, or has bad rows and `bad` rejects them."""
+    """Parse a trace in any format; `kv_tokens` limits one request. Raises TraceError if the text is not a trace, or has
+    bad rows and `bad` rejects them."""
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     first = next(numbered, None)
     if first is None:
@@ -353,8 +347,6 @@ _decode_request = msgspec.json.Decoder(RecordedRequest).decode
 
 
 class _RecordedRows:
-    """Parses gateways' recordings; several files may be concatenated."""
-
     def __init__(self, tenants: dict[str, TraceTenant]) -> None:
         self._tenants = tenants
         self._block_tokens = HASHED_TOKENS

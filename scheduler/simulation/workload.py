@@ -92,7 +92,6 @@ class Arrival:
     tier: str = ""
     # Start of the prompt, for `Prompt`: ids of at least FIRST_BLOCK.
     blocks: tuple[int, ...] = ()
-    # Prompt tokens per block.
     block_tokens: int = HASHED_TOKENS
     # Id of all its other tokens; must be unique if prefixes are to be found.
     own_token: int = 0
