@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from benchmarks.common.mortal_simulation import Death
 from fairlane.scheduler.admission.decide import Admitted
-from fairlane.scheduler.admission.open_requests import OpenRequests, decode_reports, encode_report
+from fairlane.scheduler.admission.open_requests import OpenRequests
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -88,10 +88,8 @@ class SimulatedGateways(SimulatedAdmission):
         alive = (worker for worker in self._reported if now_ms < self._lapses_ms.get(worker, now_ms + 1.0))
         self._views[number] = tuple(self._reported[worker] for worker in sorted(alive))
         gateway = self._gateways[number]
-        exchanged = self._queue.exchange_reports(
-            int(now_ms), str(number), encode_report(gateway.report(now_ms)), gateway.refused_us()
-        )
-        gateway.receive_reports(decode_reports(exchanged.reports), exchanged.asked, now_ms)
+        exchanged = self._queue.exchange_reports(int(now_ms), str(number), gateway.report(now_ms), gateway.refused_us())
+        gateway.receive_reports(exchanged.reports, exchanged.asked, now_ms)
         self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
         return self._views[number]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from fairlane.gateway.pipeline.admission import AllOpenRequests
-from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import AllDepths, RedisRegistry
 
@@ -49,9 +48,9 @@ class QueueWatch:
     async def _exchange(self, name: str) -> None:
         requests, now_ms = self.open_requests.at(name), self.open_requests.now_ms
         needs_report = requests.needs_report(now_ms)
-        report = encode_report(requests.report(now_ms)) if needs_report else b""
+        report = requests.report(now_ms) if needs_report else b""
         exchange = await self.queue(name).exchange_reports(self.gateway_id, report, requests.refused_us())
-        requests.receive_reports(decode_reports(exchange.reports), exchange.asked, now_ms)
+        requests.receive_reports(exchange.reports, exchange.asked, now_ms)
         if needs_report:
             self._reported.add(name)
         else:

@@ -4,7 +4,7 @@ A gateway knows its own requests to the token, and those of other gateways as th
 reported relative to the report, since gateways share no clock."""
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -49,43 +49,7 @@ class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
     promised: Mapping[int, float]
 
 
-def class_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
-    """Return the report of one service class."""
-    dated = () if level.best_effort else found.dated.items()
-    dues = tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated)
-    return ClassReport(level, msgspec.structs.replace(found, dated={}), dues)
-
-
-def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
-    """Return the open requests of other gateways, by service class; each report comes with its age in milliseconds."""
-    sums: dict[ServiceClass, Sum] = {}
-    for report, age_ms in reports:
-        for one in report.levels:
-            found = sums.setdefault(one.level, Sum())
-            found.merge(one.total)
-            for in_ms, loads, work_ms in one.dated:
-                bucket = int((now_ms - age_ms + in_ms) // BUCKET_MS)
-                before, before_ms = found.dated.get(bucket, (0, 0.0))
-                found.dated[bucket] = before + loads, before_ms + work_ms
-    return sums
-
-
-_encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[GatewayReport] = msgspec.msgpack.Decoder(GatewayReport)
-
-
-def encode_report(report: GatewayReport) -> bytes:
-    """Return the wire form of a report."""
-    return _encoder.encode(report)
-
-
-def decode_reports(blobs: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
-    """Decode reports with their ages in milliseconds; skip those that another release encodes differently."""
-    reports = []
-    for blob, age_ms in blobs:
-        with suppress(msgspec.DecodeError):
-            reports.append((_decoder.decode(blob), age_ms))
-    return reports
 
 
 RATE_MS = 2_000.0
@@ -207,23 +171,41 @@ class OpenRequests:
         promised = any(rate.at(now_ms) > FORGOTTEN_PART for rate in self._promised.values())
         return promised or bool(self._open or self._refused_ms)
 
-    def report(self, now_ms: float) -> GatewayReport:
-        levels = tuple(class_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
+    def report(self, now_ms: float) -> bytes:
+        """Return the wire form of these open requests, for the other gateways."""
+        levels = []
+        for level, found in self.ledger.levels():
+            dated = () if level.best_effort else found.dated.items()
+            dues = tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated)
+            if found.loads:
+                levels.append(ClassReport(level, msgspec.structs.replace(found, dated={}), dues))
         promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
-        return GatewayReport(levels, promised)
+        return msgspec.msgpack.encode(GatewayReport(tuple(levels), promised))
 
     def refused_us(self) -> dict[LaneName, int]:
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
     def receive_reports(
-        self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float
+        self, reports: Iterable[tuple[bytes, int]], asked: Mapping[LaneName, float], now_ms: float
     ) -> None:
-        """Replace the other gateways' last reports, each with its age in milliseconds. `asked` is the fraction of the
-        time requested in each lane, over all gateways."""
-        self.ledger.others = sums_of(reports, now_ms)
-        self._asked_of_all = asked
-        self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
+        """Replace the other gateways' last reports, each with its age in milliseconds; skip those that another release
+        encodes differently. `asked` is the fraction of the time requested in each lane, over all gateways."""
+        sums: dict[ServiceClass, Sum] = {}
+        promised: defaultdict[int, float] = defaultdict(float)
+        for blob, age_ms in reports:
+            with suppress(msgspec.DecodeError):
+                report = _decoder.decode(blob)
+                for one in report.levels:
+                    found = sums.setdefault(one.level, Sum())
+                    found.merge(one.total)
+                    for in_ms, loads, work_ms in one.dated:
+                        bucket = int((now_ms - age_ms + in_ms) // BUCKET_MS)
+                        before, before_ms = found.dated.get(bucket, (0, 0.0))
+                        found.dated[bucket] = before + loads, before_ms + work_ms
+                for rank, share in report.promised.items():
+                    promised[rank] += share
+        self.ledger.others, self._promised_elsewhere, self._asked_of_all = sums, promised, asked
 
     def refuse(self, request: Request, now_ms: float) -> None:
         """Count a refused request that might have been in time, so that lower lanes leave room for it. Refused requests

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence as Items
 
-from fairlane.scheduler.planner.costs import CostModel, Pauses
+from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
@@ -32,13 +32,12 @@ class Coast:
         prefixes: Prefixes,
         costs: CostModel,
         expiries: Expiries,
-        pauses: Pauses,
     ) -> None:
         self.sequences = sequences
         self.steps = 0
         self.under_way = False
         self._index, self._pool, self._prefixes = index, pool, prefixes
-        self._costs, self._expiries, self._pauses = costs, expiries, pauses
+        self._costs, self._expiries = costs, expiries
         self._most = min([seq.granted_until - len(seq.output) for seq in sequences]) - 1
         self._context = sum([seq.num_computed + 1 for seq in sequences])
         self._synced = dict.fromkeys(sequences, 0)
@@ -66,7 +65,7 @@ class Coast:
             return None
         if full:
             self._grow(full)
-        self._pauses.begin(now_ms)
+        self._costs.begin_step(now_ms)
         self.under_way = True
         return self._features
 
@@ -81,7 +80,7 @@ class Coast:
                 self._prefixes.leave_full(seq)
         if turned:
             self._turned[self.steps + self._pool.block_size] += turned
-        self._pauses.end(run_ms)
+        self._costs.end_step(run_ms)
 
     def sync(self) -> None:
         for seq in self.sequences:

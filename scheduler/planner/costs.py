@@ -140,23 +140,6 @@ def _copy_fit(block_ms: float) -> NonNegativeFit:
     return NonNegativeFit(typical=(1.0, 16.0), prior=prior, forgetting=COPY_FORGETTING, outlier=COPY_OUTLIER)
 
 
-class Pauses:
-    """Measures the time between consecutive steps for a cost model."""
-
-    def __init__(self, costs: "CostModel") -> None:
-        self._costs = costs
-        self._began_ms = 0.0
-        self._took_ms: float | None = None
-
-    def begin(self, now_ms: float) -> None:
-        if self._took_ms is not None:
-            self._costs.observe_between(now_ms - self._began_ms - self._took_ms)
-        self._began_ms, self._took_ms = now_ms, None
-
-    def end(self, took_ms: float | None) -> None:
-        self._took_ms = took_ms
-
-
 def step_ms_by(weights: Sequence[float], plan: StepFeatures) -> float:
     """Return the expected time of a step's rows by reported weights, those of `CostModel.step_weights`."""
     return float(sum(map(mul, weights, (1.0, *plan))))
@@ -179,6 +162,9 @@ class CostModel:
         self._error = 0.0
         # From a step's end to the next one's start while work continues: planning, sampling, publishing.
         self.between_ms = 0.0
+        # Start of the last step, and its duration if it was typical and work continues.
+        self._began_ms = 0.0
+        self._took_ms: float | None = None
 
     def expect_blocks_of(self, size_bytes: int) -> None:
         if size_bytes > 0 and self._copy.observations == 0 and not self._copy.was_measured:
@@ -222,6 +208,14 @@ class CostModel:
                 self._single_ms = faded(known_ms, min(typical_ms, SINGLE_STREAM_OUTLIER * known_ms))
         if copied_blocks and copy_ms > 0.0:
             self._copy.observe((1.0, copied_blocks), copy_ms)
+
+    def begin_step(self, now_ms: float) -> None:
+        if self._took_ms is not None:
+            self.observe_between(now_ms - self._began_ms - self._took_ms)
+        self._began_ms, self._took_ms = now_ms, None
+
+    def end_step(self, took_ms: float | None) -> None:
+        self._took_ms = took_ms
 
     def observe_between(self, between_ms: float) -> None:
         if between_ms >= 0.0:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from fairlane.scheduler.planner import capacity
 from fairlane.scheduler.planner.coast import Coast, batch
-from fairlane.scheduler.planner.costs import CostModel, Pauses
+from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.forecast import Lengths
 from fairlane.scheduler.planner.kv.block_map import block_map, held_by_tenant
 from fairlane.scheduler.planner.kv.blocks import BlockPool
@@ -98,7 +98,6 @@ class Planner:
         self._paused: list[Paused] = []
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
         self._plan = StepPlan(number=0)
-        self._pauses = Pauses(costs)
         self._in_flight: dict[SeqId, Sequence] = {}
 
     # Calls between two steps.
@@ -151,7 +150,7 @@ class Planner:
         """Decide the next step. Expired jobs end first. Raises StepOrderError while a result is missing."""
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
-        self._pauses.begin(now_ms)
+        self._costs.begin_step(now_ms)
         for group, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(group, Outcome.EXPIRED, reason))
         reasons, waits = dict[SeqId, WaitReason](), Counter[str]()
@@ -211,7 +210,7 @@ class Planner:
                 charge = self._advance(seq, row, result, now_ms, produced)
                 charges[row.seq.job_id] = charges.get(row.seq.job_id, 0.0) + charge
         self._in_flight = {}
-        self._pauses.end(result.run_ms + result.copy_ms if self._groups and result.is_typical else None)
+        self._costs.end_step(result.run_ms + result.copy_ms if self._groups and result.is_typical else None)
         return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
@@ -227,7 +226,7 @@ class Planner:
         found = batch(self._index.decodes.by_kind(now_ms), self._index)
         if not found or len(found) > min(self._max_sequences, self._max_step_tokens):
             return None
-        return Coast(found, self._index, self._pool, self._prefixes, self._costs, self._expiries, self._pauses)
+        return Coast(found, self._index, self._pool, self._prefixes, self._costs, self._expiries)
 
     def land(self, coast: Coast) -> StepPlan:
         """Apply the steps of a batch. `apply` must still be called with the result of the returned plan if it has

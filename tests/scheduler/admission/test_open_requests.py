@@ -8,8 +8,6 @@ from fairlane.scheduler.admission.open_requests import (
     MAX_REFUSED_RATIO,
     OpenRequests,
     Request,
-    decode_reports,
-    encode_report,
 )
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.promises import MAX_TAKEN
@@ -148,7 +146,7 @@ def test_what_one_door_tells_the_others_know() -> None:
     for number in range(10):
         telling.enter(f"r{number}", chat(ttft_ms=2_000.0 * (1 + number)), guaranteed=number % 2 == 0, now_ms=0.0)
 
-    said = decode_reports([(encode_report(telling.report(500.0)), 250), (b"what another release says", 0)])
+    said = [(telling.report(500.0), 250), (b"what another release says", 0)]
     hearing.receive_reports(said, {}, 10_000.0)
 
     own, heard = telling.ledger.up_to(PROMISED), hearing.ledger.up_to(PROMISED)
