@@ -218,20 +218,18 @@ class Placement:
             self._reasons[seq.id] = reason
 
     def _place(self, ranked: Ranked) -> WaitReason | None:
-        reason = self._barred(ranked.seq)
+        reason, held = self._barred(ranked.seq), len(ranked.seq.table)
         if reason is None and self._has_yielded and self._takes_row(ranked):
             reason = WaitReason.SLOTS
         if reason is None and self._lacks_more_than_was_shared(ranked):
             reason = WaitReason.BLOCKS
         dropped = None if reason else self._count_on_host(ranked)
-        if reason is None and dropped is None:
-            reason = WaitReason.HOST
-        held = len(ranked.seq.table)
-        if reason is None:
+        victims = None
+        if dropped is not None:
             self._builder.prefixes.reuse(ranked.seq)
-        victims = None if reason else self._make_room(ranked)
+            victims = self._make_room(ranked)
         if dropped is None or victims is None:
-            reason = reason or WaitReason.BLOCKS
+            reason = reason or (WaitReason.HOST if dropped is None else WaitReason.BLOCKS)
             if self._head_starts is None and reason in (WaitReason.BLOCKS, WaitReason.PREEMPTED):
                 self._head_starts = self._steps_until(needed_blocks(ranked.seq, self._pool))
             self._builder.prefixes.give_back(ranked.seq, held)

@@ -151,16 +151,12 @@ def open_group(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> 
         choices=choices,
         known_tokens=sum(map(len, generated)),
     )
-    _choose_trunk(group)
-    return group
-
-
-def _choose_trunk(group: SequenceGroup) -> None:
     # The choice with the least output can run whenever any of them can, so no choice waits for one that is at its
     # grant.
     trunk = min(group.live, key=lambda seq: len(seq.output), default=None)
     for seq in group.live:
         seq.awaits_prefix = group.shared_blocks > 0 and seq is not trunk
+    return group
 
 
 # Entries per live job at which those of ended jobs are removed.

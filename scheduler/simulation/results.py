@@ -270,7 +270,7 @@ def attained(record: Record) -> bool:
 
 def attained_mean_tpot(record: Record) -> bool:
     """Return whether the first token was in time and the mean time between tokens within its target."""
-    return first_in_time(record) and (record.tpot_ms is None or record.tpot_ms <= record.arrival.tpot_ms)
+    return first_in_time(record) and pace_kept(record)
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -297,6 +297,12 @@ def first_in_time(record: Record) -> bool:
     """Return whether it finished with its first token in time."""
     ttft_ms = record.ttft_ms
     return record.outcome is Outcome.FINISHED and ttft_ms is not None and ttft_ms <= record.arrival.ttft_ms
+
+
+def pace_kept(record: Record) -> bool:
+    """Return whether it finished with its mean time between tokens within its target."""
+    tpot_ms = record.tpot_ms
+    return record.outcome is Outcome.FINISHED and (tpot_ms is None or tpot_ms <= record.arrival.tpot_ms)
 
 
 def _groups(records: Sequence[Record], name: Callable[[Record], str]) -> dict[str, Group]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fairlane.scheduler.protocol.lanes import AUTO_STREAMS, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.calibration import Calibration
-from fairlane.scheduler.simulation.results import Spread, first_in_time, spread
+from fairlane.scheduler.simulation.results import Spread, first_in_time, pace_kept, spread
 from fairlane.scheduler.simulation.scenario import MAX_WORKERS, work_ms
 from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import Record
@@ -105,16 +105,11 @@ def _lane(records: Sequence[Record]) -> LaneVerdict:
     return LaneVerdict(
         requests=count,
         ttft_kept=sum(map(first_in_time, records)) / count,
-        tpot_kept=sum(map(_pace_kept, records)) / count,
+        tpot_kept=sum(map(pace_kept, records)) / count,
         refused=sum(record.outcome is Outcome.REJECTED for record in records) / count,
         ttft_ms=spread(record.ttft_ms for record in records if record.ttft_ms is not None),
         tpot_ms=spread(record.tpot_ms for record in records if record.tpot_ms is not None),
     )
-
-
-def _pace_kept(record: Record) -> bool:
-    tpot_ms = record.tpot_ms
-    return record.outcome is Outcome.FINISHED and (tpot_ms is None or tpot_ms <= record.arrival.tpot_ms)
 
 
 def drain_allowed_ms(rows: Sequence[TraceRow], calibration: Calibration) -> float:

@@ -98,18 +98,11 @@ class SyntheticTenants:
             name = row.tenant or f"tenant-{tenant}"
             weight = self.weights.get(name, 1.0)
             arrival = arrival_of(row, tier, f"r{number}", name, max_tokens_over(row, self.kv_tokens), weight)
-            if row.ttft_ms is not None or row.deadline_ms is not None:
-                arrival = _stated(arrival, row)
             if row.hash_ids:
                 named = tuple([blocks.setdefault(one, len(blocks) + FIRST_BLOCK) for one in row.hash_ids])
                 own = LAST_TOKEN - number
                 arrival = replace(arrival, blocks=named, block_tokens=row.block_tokens, own_token=own)
             yield arrival
-
-
-def _stated(arrival: Arrival, row: TraceRow) -> Arrival:
-    stated = [ms for ms in (row.ttft_ms, row.deadline_ms) if ms is not None]
-    return replace(arrival, ttft_ms=min(stated), hard_ttft_ms=row.ttft_ms, deadline_ms=row.deadline_ms)
 
 
 def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
@@ -121,7 +114,8 @@ def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
 
 
 def arrival_of(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: int, weight: float = 1.0) -> Arrival:
-    """Return the request of a row, for a tenant in a tier."""
+    """Return the request of a row, for a tenant in a tier. Limits stated in the row replace the tier's."""
+    stated = [ms for ms in (row.ttft_ms, row.deadline_ms) if ms is not None]
     return Arrival(
         at_ms=row.at_ms,
         job_id=job_id,
@@ -130,11 +124,11 @@ def arrival_of(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: 
         prompt_tokens=row.prompt_tokens,
         output_tokens=row.output_tokens,
         max_tokens=max_tokens,
-        ttft_ms=tier.ttft_ms,
+        ttft_ms=min(stated, default=tier.ttft_ms),
         tpot_ms=tier.tpot_ms,
         weight=weight,
-        deadline_ms=tier.deadline_ms,
-        hard_ttft_ms=tier.hard_ttft_ms,
+        deadline_ms=row.deadline_ms if stated else tier.deadline_ms,
+        hard_ttft_ms=row.ttft_ms if stated else tier.hard_ttft_ms,
         tier=tier.name,
         choices=row.choices,
     )
