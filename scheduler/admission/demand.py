@@ -147,7 +147,6 @@ class Sum(msgspec.Struct, array_like=True):
     dated: dict[int, tuple[int, float]] = {}
 
     def add(self, load: LaneLoad, times: int = 1) -> None:
-        """Add a load `times` times; subtract it if negative."""
         self.loads += times
         self.prefill_ms += times * load.prefill_ms
         self.work_ms += times * load.work_ms

@@ -91,7 +91,6 @@ class LaneIndex:
         self._guaranteed: list[Filed] = []
         # Prompt tokens computed for newcomers ahead of waiting guaranteed work, and not paid back yet.
         self._newcomer_debt = 0.0
-        # The largest counter.
         self._most_served = 0.0
         self._waiting: dict[str, list[Filed]] = {}
         self._by_age: list[Filed] = []

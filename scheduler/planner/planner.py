@@ -103,7 +103,6 @@ class Planner:
     # Calls between two steps.
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Add a leased job, or replace the lease of a job that is here."""
         job = lease.job
         self.drop(job.job_id)
         group = open_group(lease, self._lanes[job.lane], now_ms - lease.arrived_ms_ago, self._pool.block_size)

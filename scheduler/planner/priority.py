@@ -139,7 +139,6 @@ class LaneOrder:
         return self._exceeds(counter, held) and (has_token or seq.pending > self._shortest)
 
     def begins_outside(self, counter: float, held: int, has_token: bool) -> bool:
-        """Return whether new work of a tenant that holds something is outside."""
         return (has_token and held > self.little and counter >= self._opens) or self._exceeds(counter, held)
 
     def progress(self, tenant: str) -> tuple[int, bool]:

@@ -74,7 +74,6 @@ class SequenceGroup:
         return sharing
 
     def charge(self, row: Row) -> float:
-        """Return the weighted tokens of a row: new prompt tokens and the sampled token."""
         new, length = 0, len(self.job.prompt)
         if self.prompt_charged < length:
             first, end = min(row.first_position, length), min(row.context_length, length)

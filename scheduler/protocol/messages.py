@@ -314,7 +314,6 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     host_slots_total: int = 0
     host_slots_free: int = 0
     max_sequences: int = 0
-    # Running sequences, by lane.
     running: dict[str, int] = {}
     # Sequences taken but not running, including preempted ones, by lane.
     waiting: dict[str, int] = {}

@@ -51,7 +51,6 @@ class Networks:
     """IP address ranges, written as a list or separated by commas: `10.0.0.0/8, 192.0.2.7`."""
 
     def __init__(self, ranges: Iterable[str] = ()) -> None:
-        """Raise ValueError for an invalid range."""
         self.ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
 
     def __contains__(self, address: str) -> bool:
@@ -66,14 +65,13 @@ class Networks:
 
 
 class Origins(tuple[str, ...]):
-    """Web page origins, written as a list or separated by commas: `https://a.example, http://localhost:3000`; `*` means
+    """Web page origins, written as a list or separated by commas: `https://a.example, http://localhost:3000`; `*` is
     any."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, listed: Iterable[str]) -> "Origins":
-        """Parse origins. Raises ValueError for an invalid one."""
         origins = cls(each.strip() for each in listed)
         if not all(_ORIGIN.fullmatch(each) for each in origins):
             raise ValueError("expected origins such as https://chat.example.com, without a path, or *")

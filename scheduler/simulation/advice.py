@@ -184,7 +184,6 @@ _TARGETS = ((LaneName.LATENCY, "ttft"), (LaneName.LATENCY, "tpot"), (LaneName.TH
 class _Figure(NamedTuple):
     target_ms: float
     reached: Spread
-    # Share of the requests that kept the target.
     kept: float
 
 
@@ -233,7 +232,6 @@ def _targets(question: Question, found: Verdict, tried: Sequence[tuple[Case, Ver
 
 
 def _changes(workers: int) -> list[tuple[str, str, Case]]:
-    """Return possible changes that need fewer workers; empty for a single worker."""
     fewer = int(FEWER * workers)
     if fewer == 0:
         return []

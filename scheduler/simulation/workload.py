@@ -88,7 +88,6 @@ class Arrival:
     # Stated and hard: it ends the request.
     deadline_ms: float | None = None
     hard_ttft_ms: float | None = None
-    # The group in reports.
     tier: str = ""
     # Start of the prompt, for `Prompt`: ids of at least FIRST_BLOCK.
     blocks: tuple[int, ...] = ()
@@ -97,7 +96,6 @@ class Arrival:
     own_token: int = 0
 
     def job(self, decision: Admitted = UNPROMISED) -> Job:
-        """Return the job as a gateway would queue it after its admission decision."""
         return Job(
             job_id=self.job_id,
             gateway_id="gateway",
@@ -166,7 +164,6 @@ class Record:
     late_tokens: int = 0
     # Prompt and output tokens computed for it, including recomputed ones.
     computed: int = 0
-    # Prompt tokens found in the prefix cache.
     cached: int = 0
     preemptions: int = 0
 

@@ -52,7 +52,6 @@ class Prefixes:
         self._pool = pool
 
     def reuse(self, seq: Sequence) -> None:
-        """Extend a sequence's table with cached blocks that hold its next tokens, which raises `num_computed`."""
         if not self.enabled:
             return
         last = (seq.length - 1) // self._pool.block_size
