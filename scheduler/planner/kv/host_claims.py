@@ -5,6 +5,7 @@ Paused work keeps at most its tenant's share of the pool, by weight among the te
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.sequence import Sequence
@@ -96,14 +97,14 @@ class HostClaims:
         self._staying.pop(seq.id, None)
 
     def beyond_share(self) -> list[Sequence]:
-        held, beyond = Counter(self.paused_slots()), list[Sequence]()
+        held, beyond = self.paused_slots(), list[Sequence]()
         for seq in sorted(filter(_keeps_slots, self._idle.values()), key=_paused_since, reverse=True):
             if held[seq.job.tenant] > self.share(seq.job.tenant):
                 held[seq.job.tenant] -= len(seq.slots)
                 beyond.append(seq)
         return beyond
 
-    def paused_slots(self) -> dict[str, int]:
+    def paused_slots(self) -> Counter[str]:
         held: Counter[str] = Counter()
         for seq in filter(_keeps_slots, self._idle.values()):
             held[seq.job.tenant] += len(seq.slots)
@@ -123,7 +124,6 @@ class HostRoom:
         self._claims = claims
         self._free = free
         self._outstanding = claims.outstanding
-        self._paused: Counter[str] | None = None
 
     def of(self, seq: Sequence) -> int:
         if self._claims.may_leave(seq):
@@ -142,11 +142,9 @@ class HostRoom:
         elif not seq.is_runnable:
             self._paused_slots[seq.job.tenant] += slots
 
-    @property
+    @cached_property
     def _paused_slots(self) -> Counter[str]:
-        if self._paused is None:
-            self._paused = Counter(self._claims.paused_slots())
-        return self._paused
+        return self._claims.paused_slots()
 
 
 def _keeps_slots(seq: Sequence) -> bool:
