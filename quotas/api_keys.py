@@ -248,13 +248,14 @@ class KeyStore:
 
     async def identity(self, root: str, tenant_id: str, key_id: str) -> Identity | None:
         reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, key_id)
-        now_ms, (tenant_doc, tenant_state, version), record = reply
-        if tenant_doc is None or record[0] is None:
+        now_ms, known, record = reply
+        tenant = decode_tenant(*known)
+        if tenant is None or record[0] is None:
             return None
         key = _decode_key(*record)
         if key.state != "active" or _is_over(key, now_ms):
             return None
-        return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
+        return Identity(tenant, key)
 
     async def is_open(self, key: ApiKey) -> bool:
         if not key.via.startswith(KEY_WAY):

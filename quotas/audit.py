@@ -30,7 +30,6 @@ class Note:
 
     actor: str
     address: str = ""
-    # For example `tenant.create`, `key.revoke`.
     action: str
     target: str
     changes: Mapping[str, object]

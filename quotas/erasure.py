@@ -36,7 +36,6 @@ class DeletedTenant:
     share_group: str = ""
     # Pairs of model and lane that have their own limits.
     by: Sequence[Sequence[str]] = ()
-    # Set if an operator asked to erase the ledger too.
     with_ledger: bool = False
 
     @property

@@ -24,8 +24,6 @@ _SLICE_BYTES = 32
 _BATCH_AT = FIGURES.size // 8
 # Index of money, stored after those if there is any: reserved, today's and this month's.
 _SPEND_AT = _BATCH_AT + 3
-# Index of a zero after the figures, for what a rule does not count.
-_NOTHING = _SPEND_AT + 3
 _CARD = struct.Struct("<13d")
 _SPEND_CARD = struct.Struct("<2d")
 # Flag in the shadow mask, above the bits of the limits: limits of money follow the others.
@@ -41,8 +39,10 @@ _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
 
 
 class _Places(NamedTuple):
-    used: tuple[int, int]
-    reserved: tuple[int, int, int, int]
+    """Indices of the figures that a rule adds up."""
+
+    used: tuple[int, ...]
+    reserved: tuple[int, ...]
     # Index of the end of its window, if the calendar defines one.
     ends: int | None
 
@@ -82,11 +82,18 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
     found: list[LimitStatus] = []
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
-        figures = _figures(reply[number + 2])
-        card = reply[number + 1]
+        card, figures = reply[number + 1], _figures(reply[number + 2])
         with_spend = _MASK.unpack_from(card, _LIMITED_FROM)[0] >= _WITH_SPEND
         limits = _limits_of(card[_LIMITED_FROM : _CARD.size + (_SPEND_CARD.size if with_spend else 0)])
-        found += _statuses(limits, scope, figures, now_ms, slicing)
+        for rule, places, limit, shadow in limits:
+            used = int(sum([figures[at] for at in places.used]))
+            reserved = int(sum([figures[at] for at in places.reserved]))
+            ends_ms = None if places.ends is None else int(figures[places.ends])
+            if rule.window == "minute" and reserved:
+                ends_ms = now_ms + slicing.length_ms
+            elif rule.window == "minute":
+                ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
+            found.append(limit_status(rule.name, scope, limit, used, reserved, ends_ms, now_ms, shadow=shadow))
     return tuple(found)
 
 
@@ -97,23 +104,7 @@ def _figures(stored: bytes) -> tuple[float, ...]:
         batch = _BATCH.unpack_from(stored, FIGURES.size)
         if extra != _BATCH.size:
             spend = _BATCH.unpack_from(stored, FIGURES.size + _BATCH.size)
-    return (*FIGURES.unpack_from(stored), *batch, *spend, 0.0)
-
-
-def _statuses(
-    limits: Sequence[_Limit], scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing
-) -> list[LimitStatus]:
-    found: list[LimitStatus] = []
-    for rule, ((used_1, used_2), (held_1, held_2, held_3, held_4), ends), limited_to, shadow in limits:
-        used = figures[used_1] + figures[used_2]
-        reserved = figures[held_1] + figures[held_2] + figures[held_3] + figures[held_4]
-        ends_ms = None if ends is None else int(figures[ends])
-        if rule.window == "minute" and reserved:
-            ends_ms = now_ms + slicing.length_ms
-        elif rule.window == "minute":
-            ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
-        found += [limit_status(rule.name, scope, limited_to, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)]
-    return found
+    return (*FIGURES.unpack_from(stored), *batch, *spend)
 
 
 @lru_cache(maxsize=4096)  # cards rarely change, and come with each reply
@@ -128,18 +119,14 @@ def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
 
 
 def _places(rule: LimitRule) -> _Places:
-    if rule.is_spend:
-        return _Places(_two(_SPENT[rule.window]), (*_two(_SPEND_AT), *_two()), _ENDS[rule.window])
     if rule.window == "request":
-        return _Places(_two(), (*_two(), *_two()), None)
+        return _Places((), (), None)
+    if rule.is_spend:
+        return _Places((_SPENT[rule.window],), (_SPEND_AT,), _ENDS[rule.window])
     used = [MINUTE + _FIELDS[name] for name in rule.counts] if rule.window == "minute" else [_SUMS[rule.window]]
     reserved = [HELD + _FIELDS[name] for name in rule.counts if name != "requests"]
     of_batches = [_BATCH_AT + _FIELDS[name] for name in rule.counts] if rule.window in _ENDS else []
-    return _Places(_two(*used), (*_two(*reserved), *_two(*of_batches)), _ENDS.get(rule.window))
-
-
-def _two(first: int = _NOTHING, second: int = _NOTHING) -> tuple[int, int]:
-    return first, second
+    return _Places(tuple(used), (*reserved, *of_batches), _ENDS.get(rule.window))
 
 
 _PLACES = {rule.name: _places(rule) for rule in RULES}

@@ -79,8 +79,8 @@ class TenantSeal:
 class TenantSeals:
     """The seals of all tenants. Every call may raise StoreUnavailable, and may be repeated."""
 
-    def __init__(self, client: Redis, *, database: Database | None = None) -> None:
-        self._database = database or Database(client)
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
 
     async def of(self, root: str, tenant: str) -> TenantSeal:
         return TenantSeal(await self._database.secret(f"{keyspace.of_root(root)}seal:{tenant}"), tenant)

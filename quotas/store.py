@@ -117,9 +117,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Output tokens per choice to hold at a time, before `extend` asks for more; None holds everything at once.
     quantum: int | None = None
     once: Once | None = None
-    # A batch line counts for days, months and per-request limits, but not for minutes or concurrency, which are
-    # reserved
-    # for interactive requests.
+    # A batch line counts for days, months and per-request limits; minutes and concurrency are for interactive requests.
     is_batch: bool = False
     # Output to resume from; only new output is held.
     resumption: Resumption | None = None
@@ -275,16 +273,14 @@ class QuotaStore(Protocol):
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the prompts and the output of all choices against every limit of tenant and key, all or nothing.
 
-        Reserving twice returns the same answer. After StoreUnavailable the reservation may exist or may still arrive:
-        call `settle(root, reservation_id, Charge.refund())`; the store accepts the two in either order. Raises Denied,
-        AccessDenied, AlreadySettled."""
+        After StoreUnavailable the reservation may exist or may still arrive: settle it with `Charge.refund()`; the
+        store accepts the two in either order. Raises Denied, AccessDenied, AlreadySettled."""
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
         """Charge a running reservation's progress in the current windows, and hold a quantum more if limits leave it.
 
         A repeat grants nothing more: if more is held than `need.known`, that is the answer. A suspended or deleted
-        tenant gets nothing more, since its requests are about to be cancelled. Raises AlreadySettled if the
-        reservation is over."""
+        tenant gets nothing more. Raises AlreadySettled."""
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
         """Charge the rest of a reservation's usage, release what it holds and write the ledger; `first` is true for one

@@ -199,12 +199,10 @@ async def enlist_erasure(database: Database, root: str) -> None:
     await database.call("ZADD", keyspace.ERASING, await database.now_ms(), root)
 
 
-def _found(document: str | None, state: str, version: str) -> Tenant | None:
-    return None if document is None else decode_tenant(document, state, version)
-
-
-def decode_tenant(document: str, state: str, version: str) -> Tenant:
-    """Decode a tenant from its record."""
+def decode_tenant(document: str | None, state: str, version: str) -> Tenant | None:
+    """Decode a tenant from its record; None if it has no document."""
+    if document is None:
+        return None
     return dataclasses.replace(
         msgspec.json.decode(document, type=Tenant),
         state="suspended" if state == "suspended" else "active",
@@ -370,10 +368,10 @@ class TenantStore:
         """Read a tenant by a script, which can share a packet with others. Where scripts cannot run, for example in a
         Cluster slot that is being moved, read it directly."""
         try:
-            return _found(*await self._database.run("tenant_read", keyspace.of_root(root), tenant_id))
+            return decode_tenant(*await self._database.run("tenant_read", keyspace.of_root(root), tenant_id))
         except StoreUnavailable:
             return await self._read(tenant_id, root)
 
     async def _read(self, tenant_id: str, root: str) -> Tenant | None:
         record = keyspace.of_root(root) + keyspace.tenant_level(tenant_id)
-        return _found(*await self._database.call("HMGET", record, "doc", "state", "version"))
+        return decode_tenant(*await self._database.call("HMGET", record, "doc", "state", "version"))

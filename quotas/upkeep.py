@@ -67,6 +67,6 @@ class GatewayPresence:
         await self._database.call("ZREM", keyspace.GATEWAYS, self._gateway_id)
 
 
-async def pseudonym_key(client: Redis, *, database: Database | None = None) -> bytes:
+async def pseudonym_key(client: Redis) -> bytes:
     """Return the key of the pseudonyms in request traces, drawing it if there is none. Raises StoreUnavailable."""
-    return bytes.fromhex(await (database or Database(client)).secret(keyspace.PSEUDONYMS))
+    return bytes.fromhex(await Database(client).secret(keyspace.PSEUDONYMS))

@@ -34,6 +34,8 @@ _TROUBLE = (
 )
 # First words of error replies that concern the whole store. Any other error reply concerns one call: the store answers.
 _TROUBLE_CODES = frozenset({"BUSY", "MISCONF", "NOREPLICAS", "OOM", "TRYAGAIN", "UNBLOCKED"})
+# Errors that callers handle; AskError includes MOVED.
+_EXPECTED = (redis.exceptions.NoScriptError, redis.exceptions.AskError)
 
 
 class Availability(Protocol):
@@ -64,12 +66,10 @@ class Breaker:
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
-        # Calls that have not ended.
         self._inside = 0
         # Upper bound on the calls that began before the breaker closed: these may still time out although the store
         # answers.
         self._overlapping = 0
-        # Time of the last opening.
         self._since_s = 0.0
         self._closed_s: float | None = None
         self._wait_s = TRIAL_EVERY_S
@@ -140,11 +140,7 @@ class Breaker:
 
     def _log_refusal(self, error: Exception) -> None:
         # Log a refused call: a defect, or a missing right. Only the reply's first word is logged.
-        if isinstance(
-            error, redis.exceptions.NoScriptError | redis.exceptions.AskError
-        ):  # AskError includes MOVED: the call continues on another node
-            return
-        if lacks_function(error) or is_rewriting(error):  # the callers expect these
+        if isinstance(error, _EXPECTED) or lacks_function(error) or is_rewriting(error):
             return
         now_s = self._clock()
         if self._refusal_logged_s is None or now_s - self._refusal_logged_s >= LOG_REFUSALS_EVERY_S:

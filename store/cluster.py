@@ -128,9 +128,9 @@ class Cluster(Generic[Node]):
                     failure = f"{type(error).__name__}: {error}"
                 else:
                     self._ask_first = address
-                    self._found()
+                    self._note_read(None)
                     return
-            self._lost(failure)
+            self._note_read(failure)
         finally:
             pause_s = READ_EVERY_S if self._nodes else READ_EVERY_S / 4
             self._pause_until_s = asyncio.get_running_loop().time() + pause_s
@@ -147,15 +147,12 @@ class Cluster(Generic[Node]):
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _found(self) -> None:
-        if self._is_lost:
+    def _note_read(self, failure: str | None) -> None:
+        if failure is None and self._is_lost:
             log.warning("the Cluster's slot map can be read again")
-        self._is_lost = False
-
-    def _lost(self, failure: str) -> None:
-        if not self._is_lost:
+        elif failure is not None and not self._is_lost:
             log.warning("no node of the Cluster returns the slot map (%s)", failure)
-        self._is_lost = True
+        self._is_lost = failure is not None
 
 
 class ClusterRedis(redis.asyncio.Redis, Generic[Node]):

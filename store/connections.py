@@ -53,7 +53,6 @@ class ServerConnections:
     patient: "BoundedRedis"
     # While the store is away, calls of both clients fail at once.
     breaker: Breaker
-    # The breaker's own client.
     trials: "BoundedRedis"
 
     def reader(self) -> "ReadingRedis":

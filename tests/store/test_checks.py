@@ -123,6 +123,6 @@ def test_every_command_in_the_sources_is_checked(folders: list[str], checked: fr
     for folder in folders:
         for file in (ROOT / folder).rglob("*"):
             if file.suffix in (".lua", ".py"):
-                named |= set(re.findall(r"(?:call|command|_execute)\(\s*[\"']([A-Z]+)[\"' ]", file.read_text()))
+                named |= set(re.findall(r"(?:\bcall|command|_execute)\(\s*[\"']([A-Z]+)[\"' ]", file.read_text()))
 
     assert named - OPTIONAL_COMMANDS - OF_CLUSTERS <= checked
