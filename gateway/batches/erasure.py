@@ -1,5 +1,7 @@
 """Erasure of the files and batches of deleted tenants, from the storage and from the store."""
 
+from dataclasses import dataclass
+
 from redis.asyncio import Redis
 
 from fairlane.gateway.batches import files, keys
@@ -12,14 +14,14 @@ from fairlane.quotas.erasure import AT_ONCE, DeletedTenant
 from fairlane.store.scripts import call, texts
 
 
+@dataclass(frozen=True, slots=True)
 class BatchErasure:
     """Erases batches and files. Every call may raise StoreUnavailable or OSError, and may be repeated."""
 
-    def __init__(self, client: Redis, records: BatchRecords, file_records: FileRecords, storage: Storage) -> None:
-        self._client = client
-        self._records = records
-        self._files = file_records
-        self._storage = storage
+    _client: Redis
+    _records: BatchRecords
+    _files: FileRecords
+    _storage: Storage
 
     async def batches(self, gone: DeletedTenant, *, is_settled: bool) -> tuple[int, int]:
         """Erase ended batches and cancel open ones, which a later pass erases; with `is_settled`, erase those too.

@@ -69,8 +69,7 @@ def index(file_id: str) -> str:
 class FileRecords:
     """The store of file metadata. Every call may raise StoreUnavailable."""
 
-    def __init__(self, client: Redis, *, most_files: int, most_bytes: int) -> None:
-        """The bounds are those of one tenant."""
+    def __init__(self, client: Redis, *, most_files: int, most_bytes: int) -> None:  # both of a tenant
         self._client = client
         self._most_files = most_files
         self._most_bytes = most_bytes

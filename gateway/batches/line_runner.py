@@ -49,21 +49,21 @@ class _Refused:
     is_fault: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class LineRunner:
     """The running lines of one batch, for one owner."""
 
-    def __init__(self, batch: Batch, root: str, host: BatchHost, *, may_have_run: bool) -> None:
-        """`may_have_run`: an earlier owner may have started any of the lines."""
-        self._batch = batch
-        self._root = root
-        self._host = host
-        self._may_have_run = may_have_run
-        self._running: dict[asyncio.Task[LineEnd | _Refused], _Run] = {}
-        # A heap of (time on the event loop's clock, line index, run).
-        self._again: list[tuple[float, int, _Run]] = []
-        self._ended: list[LineEnd] = []
-        self._held_until_s = 0.0
-        self.tenant_is_deleted = False
+    _batch: Batch
+    _root: str
+    _host: BatchHost
+    # An earlier owner may have started any of the lines.
+    _may_have_run: bool
+    _running: dict[asyncio.Task[LineEnd | _Refused], _Run] = field(default_factory=dict)
+    # A heap of (time on the event loop's clock, line index, run).
+    _again: list[tuple[float, int, _Run]] = field(default_factory=list)
+    _ended: list[LineEnd] = field(default_factory=list)
+    _held_until_s: float = 0.0
+    tenant_is_deleted: bool = False
 
     @property
     def is_busy(self) -> bool:

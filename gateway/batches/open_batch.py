@@ -94,7 +94,9 @@ class OpenBatch:
         faults = await _faults(self._batch, self.root, self._host)
         if not faults and not await self._load():
             if time.time() < self._batch.expires_at:
-                await self._leave()
+                log.warning("batch cannot run here, its file is not in gateway.files.url: batch=%s", self._batch.id)
+                self.is_elsewhere = True
+                await self._give_back()
                 return
             faults = [_INPUT_GONE]
         if faults and self._batch.status in ("validating", "in_progress"):
@@ -125,15 +127,6 @@ class OpenBatch:
                 return
             self.is_cancelling = self.is_cancelling or is_cancelling
 
-    async def _leave(self) -> None:
-        log.warning(
-            "batch cannot run here: its file is not in this gateway's storage; "
-            "all gateways must share one (gateway.files.url): batch=%s",
-            self._batch.id,
-        )
-        self.is_elsewhere = True
-        await self._give_back()
-
     async def _give_back(self) -> None:
         try:
             await self._host.records.renew(self._taken, 0, rest_ms=round(self._rest_s * 1e3))
@@ -152,7 +145,7 @@ class OpenBatch:
         return True
 
     async def _run_lines(self) -> Ending | None:
-        runner = LineRunner(self._batch, self._taken.root, self._host, may_have_run=self._taken.epoch > 1)
+        runner = LineRunner(self._batch, self._taken.root, self._host, self._taken.epoch > 1)
         try:
             async with aclosing(self._input.read()) as lines:
                 return await self._drive(runner, lines)

@@ -58,8 +58,7 @@ class Recorder:
             sums.refusals[code] = sums.refusals.get(code, 0) + 1
         if request.lane == NO_LANE:
             return
-        lane = sums.lane(request.lane)
-        self._count(lane, request)
+        self._count(sums.lane(request.lane), request)
         tenant = sums.tenant(self._known(request.tenant))
         tenant.requests += 1
         tenant.refused += code in REFUSED

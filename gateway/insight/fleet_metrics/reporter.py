@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,33 +23,24 @@ REPORT_EVERY_S = 5.0
 MOST_NAMED = 64
 
 
+@dataclass(eq=False)
 class MetricsReporter:
     """The reporter of one gateway. `report` may raise redis.RedisError; the next call then sends what is missing."""
 
-    def __init__(
-        self,
-        store: FleetMetricsStore,
-        recorder: Recorder,
-        fleet: FleetCache,
-        lanes: Mapping[LaneName, Lane],
-        gateway_id: str,
-        jobs: Callable[[], Iterable[tuple[str, bool, int]]],
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`jobs` yields for each current job its tenant, whether it has begun, and its received tokens. `clock` returns
-        Unix seconds; its offset from the store's clock is measured."""
-        self._store = store
-        self._recorder = recorder
-        self._fleet = fleet
-        self._lanes = lanes
-        self._gateway_id = gateway_id
-        self._jobs = jobs
-        self._clock = clock
-        # The store's clock minus ours.
-        self._ahead_s = 0.0
-        self._looked_s = clock()
-        self._closed: deque[tuple[int, ReportedState]] = deque(maxlen=SLOTS_KEPT)
+    _store: FleetMetricsStore
+    _recorder: Recorder
+    _fleet: FleetCache
+    _lanes: Mapping[LaneName, Lane]
+    _gateway_id: str
+    # Yields for each current job its tenant, whether it has begun, and its received tokens.
+    _jobs: Callable[[], Iterable[tuple[str, bool, int]]]
+    _clock: Callable[[], float] = time.time
+    # The store's clock minus ours.
+    _ahead_s: float = 0.0
+    _closed: deque[tuple[int, ReportedState]] = field(default_factory=lambda: deque(maxlen=SLOTS_KEPT))
+
+    def __post_init__(self) -> None:
+        self._looked_s = self._clock()
         self._slot = int(self.now_s // SLOT_S)
 
     @property

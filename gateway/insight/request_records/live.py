@@ -17,7 +17,6 @@ from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import (
     Event,
     Finished,
-    JobSteps,
     Outcome,
     Paused,
     Preempted,
@@ -277,12 +276,9 @@ def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:
     record.takings = max(record.takings, event.epoch)
     if event.worker_id and event.worker_id not in record.workers:
         record.workers.append(event.worker_id)
-    if event.steps is not None:
-        _add_steps(record, event.steps, queued_ms)
-
-
-def _add_steps(record: RequestRecord, steps: JobSteps, queued_ms: float) -> None:
-    waits = record.waits_ms
+    if event.steps is None:
+        return
+    steps, waits = event.steps, record.waits_ms
     record.prefill_steps += steps.prefill_steps
     record.prefill_tokens += steps.prefill_tokens
     record.decode_steps += steps.decode_steps

@@ -153,6 +153,9 @@ def encode(record: RequestRecord) -> bytes:
     return encoded
 
 
-def decode(stored: bytes) -> RequestRecord:
-    """Decode a stored record. Raise msgspec.DecodeError if it is invalid."""
-    return _decoder.decode(stored)
+def decode(stored: bytes) -> RequestRecord | None:
+    """Decode a stored record; None: it is invalid."""
+    try:
+        return _decoder.decode(stored)
+    except msgspec.DecodeError:
+        return None

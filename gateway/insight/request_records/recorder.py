@@ -40,44 +40,37 @@ _ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
 
 @dataclass(slots=True)
 class _Sample:
-    most: int
     came: int = 0
     kept: list[EndedRecord] = field(default_factory=list)
 
     def draw(self) -> int | None:
         self.came += 1
-        if len(self.kept) < self.most:
+        if len(self.kept) < MOST_A_FLUSH:
             return len(self.kept)
         place = int(random.random() * self.came)
-        return place if place < self.most else None
+        return place if place < MOST_A_FLUSH else None
 
 
+@dataclass(eq=False)
 class RequestRecorder:
     """The recorder of one gateway. `run` writes; the other calls only take notes."""
 
-    def __init__(
-        self,
-        store: RecordStore,
-        position: Callable[[LiveJob], Awaitable[int | None]],
-        gateway_id: str,
-        *,
-        enabled: bool,
-    ) -> None:
-        """`position` returns a job's place in its queue, from 1, or None once a worker has it. Raises STORE_ERRORS."""
-        self._store = store
-        self._position = position
-        self.gateway_id = gateway_id
-        self.enabled = enabled
-        self._live: dict[str, LiveRecord] = {}
-        # Live records by each of their other names, and by id; the newest last.
-        self._named: dict[str, dict[str, LiveRecord]] = {}
-        self._special, self._plain = _Sample(MOST_A_FLUSH), _Sample(MOST_A_FLUSH)
-        self._unwritten: list[EndedRecord] = []
-        self._gone: dict[str, str] = {}
-        self._refusals: Counter[str] = Counter()
-        self._turns: Iterator[str] = iter(())
-        self._one_at_a_time = asyncio.Lock()
-        self.dropped = 0
+    _store: RecordStore
+    # Returns a job's place in its queue, from 1, or None once a worker has it. Raises STORE_ERRORS.
+    _position: Callable[[LiveJob], Awaitable[int | None]]
+    gateway_id: str
+    enabled: bool
+    dropped: int = 0
+    _live: dict[str, LiveRecord] = field(default_factory=dict)
+    # Live records by each of their other names, and by id; the newest last.
+    _named: dict[str, dict[str, LiveRecord]] = field(default_factory=dict)
+    _special: _Sample = field(default_factory=_Sample)
+    _plain: _Sample = field(default_factory=_Sample)
+    _unwritten: list[EndedRecord] = field(default_factory=list)
+    _gone: dict[str, str] = field(default_factory=dict)
+    _refusals: Counter[str] = field(default_factory=Counter)
+    _turns: Iterator[str] = field(default_factory=lambda: iter(()))
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def open(
         self,
@@ -171,9 +164,9 @@ class RequestRecorder:
         self._refusals.clear()
         self._unwritten += [*self._special.kept, *self._plain.kept]
         lost = max(0, len(self._unwritten) - MOST_WAITING)
-        self.dropped += sum(max(0, sample.came - sample.most) for sample in (self._special, self._plain)) + lost
+        self.dropped += sum(max(0, sample.came - MOST_A_FLUSH) for sample in (self._special, self._plain)) + lost
         del self._unwritten[:lost]
-        self._special, self._plain = _Sample(MOST_A_FLUSH), _Sample(MOST_A_FLUSH)
+        self._special, self._plain = _Sample(), _Sample()
         with suppress(*STORE_ERRORS):
             await self._ask_places()
         now_s = asyncio.get_running_loop().time()

@@ -63,7 +63,7 @@ class RecordStore:
         """Return up to `most` records that ended by `latest_ms`, newest first, and whether there may be more."""
         latest = "+inf" if latest_ms == float("inf") else str(round(latest_ms))
         found = await self._run("records_ended", latest, passed_over, most)
-        return [record for doc in found if doc and (record := _read(doc))], len(found) == most
+        return [record for doc in found if doc and (record := decode(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:
         gateways = await call(self._client, "ZRANGE", f"{PREFIX}gateways", 0, -1)
@@ -128,16 +128,9 @@ def packed_names(record: RequestRecord) -> str:
 
 def _read_as_seen(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
     """Decode a record, and mark it as lost if its gateway is silent. `silent_ms` is -1 for an ended one."""
-    record = _read(doc)
+    record = decode(doc)
     if record is not None and silent_ms >= 0:
         record.gateway = gateway_id
         if silent_ms > LOST_MS:
             record.state = "lost"
     return record
-
-
-def _read(doc: bytes) -> RequestRecord | None:
-    try:
-        return decode(doc)
-    except msgspec.DecodeError:
-        return None

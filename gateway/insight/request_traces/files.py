@@ -48,7 +48,16 @@ class TraceFolder:
         return self._folder / f"{kind}-{moment}{now_us % 1_000_000:06}-{secrets.token_hex(4)}.trace"
 
     def listed(self) -> list[StoredTrace]:
-        return sorted(self._entries(), key=lambda each: order(each.name), reverse=True)
+        found = list[StoredTrace]()
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self._folder):
+                match = NAME.fullmatch(entry.name)
+                with suppress(FileNotFoundError):
+                    if match is not None:
+                        stat = entry.stat()
+                        kind: Kind = "recorded" if match[1] == "recorded" else "uploaded"
+                        found.append(StoredTrace(entry.name, kind, stat.st_size, stat.st_mtime))
+        return sorted(found, key=lambda each: order(each.name), reverse=True)
 
     def path(self, name: str) -> Path | None:
         path = self._folder / name
@@ -63,16 +72,6 @@ class TraceFolder:
             with suppress(FileNotFoundError):
                 if draft.stat().st_mtime < time.time() - FORGOTTEN_S:
                     draft.unlink()
-
-    def _entries(self) -> Iterator[StoredTrace]:
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self._folder):
-                found = NAME.fullmatch(entry.name)
-                with suppress(FileNotFoundError):
-                    if found is not None:
-                        stat = entry.stat()
-                        kind: Kind = "recorded" if found[1] == "recorded" else "uploaded"
-                        yield StoredTrace(entry.name, kind, stat.st_size, stat.st_mtime)
 
 
 class TraceReads:

@@ -12,7 +12,7 @@ from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.scenario import Scenario, busiest, check_load
 from fairlane.scheduler.simulation.simulate import StuckError
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
-from fairlane.scheduler.simulation.trace import BadRows, Trace, TraceError, load_trace, slice_trace, text_lines
+from fairlane.scheduler.simulation.trace import BadRows, TraceError, load_trace, slice_trace, text_lines
 
 MOST_CPU_S = 120
 MOST_MEMORY_BYTES = 3 << 30
@@ -39,17 +39,13 @@ class SimulationTask(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float | None = None
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """The reason for a failure, in one line."""
-
-    fault: str
-
-
 def simulated(task: SimulationTask) -> SimulationView:
     """Run the simulation. Raise ValueError, including TraceError and StuckError, with the reason."""
     sizes = task.calibration
     loads = [check_load(load) for load in task.loads]
-    trace = _read(task)
+    bad = BadRows("skip" if task.bad_rows == "skip" else "fail")
+    with Path(task.path).open("rb") as file:
+        trace = load_trace(text_lines(file), kv_tokens=sizes.kv_tokens, bad=bad, most_rows=MOST_ROWS)
     rows = trace.demand()
     asked = len(rows)
     if task.start_s or task.duration_s is not None:
@@ -89,12 +85,6 @@ def simulated(task: SimulationTask) -> SimulationView:
     }
 
 
-def _read(task: SimulationTask) -> Trace:
-    bad = BadRows("skip" if task.bad_rows == "skip" else "fail")
-    with Path(task.path).open("rb") as file:
-        return load_trace(text_lines(file), kv_tokens=task.calibration.kv_tokens, bad=bad, most_rows=MOST_ROWS)
-
-
 def main() -> int:
     """Process the task on standard input. Return 1 if memory runs out."""
     os.nice(NICENESS)
@@ -102,9 +92,9 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=SimulationTask)
     try:
-        answer: SimulationView | Fault = simulated(task)
+        answer: SimulationView | dict[str, str] = simulated(task)
     except (TraceError, StuckError, ValueError, OSError) as error:
-        answer = Fault(f"{type(error).__name__}" if isinstance(error, OSError) else str(error))
+        answer = {"fault": type(error).__name__ if isinstance(error, OSError) else str(error)}
     except MemoryError:
         return 1
     sys.stdout.buffer.write(msgspec.json.encode(answer))

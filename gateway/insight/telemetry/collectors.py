@@ -1,7 +1,6 @@
 """Metrics that every request updates: one dict entry each, converted to Prometheus' families only at a scrape.
 
-The library's own children take a lock and four calls for each increment, and a request makes a dozen. These are written
-only by the event loop's thread, and read by any."""
+The library's own children take a lock and four calls for each increment. These are written by the event loop alone."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -21,15 +20,9 @@ class FastCounter(Collector):
     """A counter with labels, or a gauge that goes up and down."""
 
     def __init__(
-        self,
-        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
-        name: str,
-        documentation: str,
-        labels: Sequence[str],
-        registry: CollectorRegistry,
+        self, family: Callable[[], CounterMetricFamily | GaugeMetricFamily], registry: CollectorRegistry
     ) -> None:
-        self._family: Callable[[], CounterMetricFamily | GaugeMetricFamily]
-        self._family = partial(kind, name, documentation, labels=labels)
+        self._family = family
         self._sums: defaultdict[Labels, float] = defaultdict(float)
         registry.register(self)
 
@@ -75,15 +68,9 @@ class Distribution(Collector):
     """A histogram with labels."""
 
     def __init__(
-        self,
-        name: str,
-        documentation: str,
-        labels: Sequence[str],
-        bounds: Sequence[float],
-        registry: CollectorRegistry,
+        self, family: Callable[[], HistogramMetricFamily], bounds: Sequence[float], registry: CollectorRegistry
     ) -> None:
-        self._family: Callable[[], HistogramMetricFamily]
-        self._family = partial(HistogramMetricFamily, name, documentation, labels=labels)
+        self._family = family
         self._bounds = bounds
         self._seen: dict[Labels, Series] = {}
         registry.register(self)

@@ -4,12 +4,13 @@ import platform
 import random
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from importlib import metadata
 
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import SpanContext
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from fairlane.gateway.insight.fleet_metrics.recorder import Ended, Recorder
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
@@ -71,8 +72,8 @@ class Telemetry:
             "tokens", "Number of tokens charged; tenants after the first few are `other`.", *by_tenant, "lane", "kind"
         )
         self.preemptions = self._counter("preemptions", "Number of preemptions of jobs.", "lane")
-        help_text = "Number of requests admitted and not ended."
-        self.in_flight = FastCounter(GaugeMetricFamily, f"{_PREFIX}in_flight", help_text, ("lane",), self.registry)
+        in_flight = f"{_PREFIX}in_flight", "Number of requests admitted and not ended."
+        self.in_flight = FastCounter(partial(GaugeMetricFamily, *in_flight, labels=("lane",)), self.registry)
 
     def _latencies(self, by_tenant: Labels) -> None:
         labels = ("lane", "model", *by_tenant)
@@ -174,7 +175,7 @@ class Telemetry:
             self.shadow_refusals.add(*self._whose(tenant), limit)
 
     def _counter(self, name: str, documentation: str, *labels: str) -> FastCounter:
-        return FastCounter(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
+        return FastCounter(partial(CounterMetricFamily, _PREFIX + name, documentation, labels=labels), self.registry)
 
     def _total(self, name: str, documentation: str) -> Total:
         return Total(f"{_PREFIX}{name}", documentation, self.registry)
@@ -185,7 +186,8 @@ class Telemetry:
     def _histogram(
         self, name: str, documentation: str, labels: Labels, bounds: tuple[float, ...] = _SECONDS
     ) -> Distribution:
-        return Distribution(f"{_PREFIX}{name}", documentation, labels, bounds, self.registry)
+        family = partial(HistogramMetricFamily, _PREFIX + name, documentation, labels=labels)
+        return Distribution(family, bounds, self.registry)
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format. Slow with many tenants: call it in a thread."""

@@ -46,7 +46,7 @@ class Bench:
         self.metrics, self.recorder = Flaky(self.store), Recorder()
         picture = HandPicture(HandFleet())
         self.reporter = MetricsReporter(
-            self.metrics, self.recorder, picture, DEFAULT_LANES, "a", lambda: self.jobs, clock=lambda: self.now_s
+            self.metrics, self.recorder, picture, DEFAULT_LANES, "a", lambda: self.jobs, lambda: self.now_s
         )
         return self
 

@@ -1,9 +1,10 @@
 """What every request adds to, as Prometheus reads it."""
 
 import re
+from functools import partial
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from fairlane.gateway.insight.fleet_metrics.recorder import Ended
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter
@@ -28,7 +29,7 @@ def ended(telemetry: Telemetry, code: str = "ok", *, tenant: str = "acme", first
 
 def test_a_counter_counts_by_its_labels() -> None:
     registry = CollectorRegistry()
-    tokens = FastCounter(CounterMetricFamily, "tokens", "Tokens", ("tenant", "kind"), registry)
+    tokens = FastCounter(partial(CounterMetricFamily, "tokens", "Tokens", labels=("tenant", "kind")), registry)
 
     tokens.add("acme", "prompt", by=5)
     tokens.add("acme", "prompt", by=2)
@@ -42,7 +43,7 @@ def test_a_counter_counts_by_its_labels() -> None:
 
 def test_a_gauge_goes_up_and_down() -> None:
     registry = CollectorRegistry()
-    in_flight = FastCounter(GaugeMetricFamily, "in_flight", "In job", ("lane",), registry)
+    in_flight = FastCounter(partial(GaugeMetricFamily, "in_flight", "In job", labels=("lane",)), registry)
 
     for by in (1, 1, -1):
         in_flight.add("latency", by=by)
@@ -52,7 +53,7 @@ def test_a_gauge_goes_up_and_down() -> None:
 
 def test_a_figure_belongs_to_the_first_bound_that_it_does_not_pass() -> None:
     registry = CollectorRegistry()
-    seconds = Distribution("seconds", "Seconds", ("lane",), (0.5, 1.0), registry)
+    seconds = Distribution(partial(HistogramMetricFamily, "seconds", "Seconds", labels=("lane",)), (0.5, 1.0), registry)
 
     for figure in (0.25, 0.5, 0.75, 3.0):
         seconds.series("latency").observe(figure)
@@ -68,7 +69,7 @@ def test_a_figure_belongs_to_the_first_bound_that_it_does_not_pass() -> None:
 
 def test_a_metric_without_figures_is_announced_all_the_same() -> None:
     registry = CollectorRegistry()
-    FastCounter(CounterMetricFamily, "tokens", "Tokens", ("tenant",), registry)
+    FastCounter(partial(CounterMetricFamily, "tokens", "Tokens", labels=("tenant",)), registry)
 
     assert b"# TYPE tokens_total counter" in generate_latest(registry)
 

@@ -193,7 +193,9 @@ async def test_a_record_is_bounded_in_bytes() -> None:
     stored = encode(long)
 
     assert len(stored) <= MOST_BYTES
-    assert decode(stored).left_out == 500 - len(long.events) - len(long.preemptions)
+    kept = decode(stored)
+    assert kept is not None
+    assert kept.left_out == 500 - len(long.events) - len(long.preemptions)
 
 
 async def test_requests_of_a_gateway_that_has_gone_silent_are_lost_and_in_the_end_forgotten(
