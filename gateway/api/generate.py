@@ -13,13 +13,10 @@ from fairlane.gateway.errors import ApiError, error_body, internal_error
 from fairlane.gateway.http.sse import ClientConnection, EventStream, send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
-from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
 from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.pipeline.context import Bounds, Notes, RequestContext
-from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.prepare import Generation, Kind, Plan, Preparer
-from fairlane.gateway.pipeline.settlement import Settlements
 from fairlane.gateway.pipeline.stream import TokenEvents
 from fairlane.gateway.pipeline.submit import Submitter
 from fairlane.gateway.request.live_request import LiveRequest
@@ -35,11 +32,8 @@ class Parts:
     bounds: Bounds
     preparer: Preparer
     submitter: Submitter
-    dispatcher: Dispatcher
-    settlements: Settlements
     telemetry: Telemetry
     recorder: RequestRecorder
-    trace: TraceRecorder
 
 
 class Generate(Generic[Generation]):
@@ -82,7 +76,7 @@ class Generate(Generic[Generation]):
         if plan is not None:
             self._parts.telemetry.in_flight.add(context.lane, by=-1)
             if plan.traced is not None:
-                self._parts.trace.ended(plan.traced, context.outputs, recording.end_of(error)[0])
+                self._parts.preparer.trace.ended(plan.traced, context.outputs, recording.end_of(error)[0])
         recording.ended(self._parts.recorder, context, error)
 
     async def _respond(self, context: RequestContext, plan: Plan) -> None:
@@ -154,17 +148,12 @@ class Generate(Generic[Generation]):
         if context.span.is_recording:
             context.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
-            request=request,
-            queue=self._parts.dispatcher.queue,
-            settlements=self._parts.settlements,
-            reader=plan.reader,
-            service_level=plan.service_level,
-            arrived_s=context.arrived_s,
-            queue_span=self._queue_span(context, plan, request),
-            still_waits_ms=self._parts.dispatcher.open_requests.still_waits_ms,
-            eta_ms=plan.expected_ttft_ms,
-            gap=self._parts.telemetry.gaps(context.lane, context.model, context.tenant).observe,
-            grammar_param=plan.grammar_param,
+            request,
+            plan,
+            self._parts.submitter.settlements,
+            context.arrived_s,
+            self._queue_span(context, plan, request),
+            self._parts.telemetry.gaps(context.lane, context.model, context.tenant).observe,
         )
         if context.record is not None:
             context.record.progress = events
@@ -208,7 +197,7 @@ class Generate(Generic[Generation]):
         usage = answer.usage()
         context.first_token_s = events.first_token_s
         context.prompt_tokens, context.output_tokens = usage.prompt_tokens, usage.completion_tokens
-        if self._parts.trace.is_on:
+        if self._parts.preparer.trace.is_on:
             context.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
         if context.span.is_recording:
             context.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}

@@ -1,4 +1,4 @@
-"""The event loop of one request: events of its jobs in, parts of the response out, for streams and whole responses.
+"""The event loop of one request: events of its jobs in, parts of the response out, until its end or a deadline.
 
 Events are handled in the loop iteration in which they arrive: a stream has an event for each token, and waking a task
 costs as much as sending it. The request's task does everything that has to wait."""
@@ -19,14 +19,13 @@ from fairlane.gateway.answers.chunks import (
 )
 from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.insight.telemetry.tracing import Span
-from fairlane.gateway.model_text.tokenizer import TokenStream
-from fairlane.gateway.pipeline.deadlines import Deadlines, deadline_exceeded
+from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import Choice, LiveJob, LiveRequest, News
-from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS
 
 
@@ -35,20 +34,14 @@ class TokenEvents:
     """One request with all jobs enqueued. Call `run` once; the submitter ends what `run` leaves open."""
 
     request: LiveRequest
-    # Returns a queue by name: a job may change its queue before its first token.
-    queue: Callable[[str], RedisQueue]
+    plan: Plan
     settlements: Settlements
-    reader: Callable[[], TokenStream]
-    service_level: ServiceLevel
+    # On the event loop's clock.
     arrived_s: float
     # Ends at the start of the first prefill if the worker reports it, else with the first token.
     queue_span: Span
-    # Returns the remaining wait of a job at a place of its tenant's queue, if known.
-    still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
-    # Admission's expectation of the time to the first token, from arrival.
-    eta_ms: float = 0.0
+    # Observes the time between two tokens.
     gap: Callable[[float], None] = lambda _seconds: None
-    grammar_param: str | None = None
     # Time from the queue to the first prefill, if reported.
     queued_s: float | None = None
     # Kept here, because the request drops its jobs when it is settled.
@@ -56,7 +49,10 @@ class TokenEvents:
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _deadlines: Deadlines = field(init=False)
+    # Every job has a token.
+    _all_begun: bool = False
+    # The longest wait has passed, and no job is in the queue any more.
+    _max_wait_over: bool = False
     _spoke_s: float = 0.0
     _answers: bool = False
     # The consumer has not sent its last output yet.
@@ -71,10 +67,9 @@ class TokenEvents:
 
     def __post_init__(self) -> None:
         self.jobs = self.request.jobs
-        self._deadlines = Deadlines(self.service_level, self.arrived_s, self.jobs, self.queue)
         for job in self.jobs:
             for choice in job.choices:
-                choice.reader = self.reader()
+                choice.reader = self.plan.reader()
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -90,7 +85,8 @@ class TokenEvents:
         """Pass all events to the consumer, until every job is settled.
 
         Raises ApiError if a job cannot finish: deadline, failure of a worker, internal error."""
-        notice_at, every_s = self.arrived_s + schedule.first_s, self._every_s(schedule)
+        every_s = schedule.every_s if self.plan.service_level.tells_progress else schedule.keep_alive_s
+        notice_at = self.arrived_s + schedule.first_s
         self.request.read_by(partial(self._listen, consumer))
         try:
             self._listen(consumer)
@@ -105,11 +101,11 @@ class TokenEvents:
                     await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
                 if not [job for job in self.jobs if not job.settled]:
                     return
-                await self._rest(min(notice_at, self._deadlines.next_s()))
+                await self._rest(min(notice_at, self._next_deadline_s()))
                 if self._needs_care:
                     continue
                 now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + every_s)
-                await self._deadlines.check(now_s)
+                await self._check_deadlines(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + every_s
                     pieces = await self._while_silent()
@@ -189,7 +185,7 @@ class TokenEvents:
                 if isinstance(news, Paused) and grants is not None:
                     grants.paused(job, job.choices[news.choice])
                 self._state = type(news).__name__.lower()
-                return Progress(self._state) if self.service_level.tells_progress else None
+                return Progress(self._state) if self.plan.service_level.tells_progress else None
         return None
 
     def _began(self, delta: TokenDelta, now_s: float) -> None:
@@ -233,11 +229,11 @@ class TokenEvents:
             return
         match finished.outcome:
             case Outcome.EXPIRED:
-                raise deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+                raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
             case Outcome.UNAVAILABLE:
                 raise unavailable()
             case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
-                param = self.grammar_param
+                param = self.plan.grammar_param
                 raise invalid(param, f"`{param}` cannot be served: {BROKEN_GRAMMAR}.")
             case Outcome.FAILED:
                 raise ApiError(f"The model failed on this request: {finished.error or 'no reason'}.", "internal_error")
@@ -246,11 +242,44 @@ class TokenEvents:
             case _:
                 raise internal_error()
 
-    def _every_s(self, schedule: KeepAliveSchedule) -> float:
-        return schedule.every_s if self.service_level.tells_progress else schedule.keep_alive_s
+    def _next_deadline_s(self) -> float:
+        level = self.plan.service_level
+        due_ms = math.inf if level.deadline_ms is None else level.deadline_ms
+        if self._awaits_first_tokens():
+            first_ms = math.inf if level.hard_ttft_ms is None else level.hard_ttft_ms
+            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else level.max_wait_ms)
+        return self.arrived_s + due_ms / 1e3
+
+    async def _check_deadlines(self, now_s: float) -> None:
+        """Raise ApiError `deadline_exceeded` if a deadline, or the longest wait in the queue, has passed."""
+        level, waited_ms = self.plan.service_level, (now_s - self.arrived_s) * 1e3
+        if level.deadline_ms is not None and waited_ms >= level.deadline_ms:
+            raise _deadline_exceeded(f"it was not done within {level.deadline_ms:g} ms")
+        if not self._awaits_first_tokens():
+            return
+        if level.hard_ttft_ms is not None and waited_ms >= level.hard_ttft_ms:
+            raise _deadline_exceeded(f"there was no token within {level.hard_ttft_ms:g} ms")
+        if waited_ms >= level.max_wait_ms and not self._max_wait_over:
+            if await self._is_queued():
+                raise _deadline_exceeded(f"it waited in the queue for {level.max_wait_ms:g} ms")
+            self._max_wait_over = True
+
+    def _awaits_first_tokens(self) -> bool:
+        self._all_begun = self._all_begun or not [job for job in self.jobs if not job.begun]
+        return not self._all_begun
+
+    async def _is_queued(self) -> bool:
+        try:
+            records = [await self._queue(job).record(job.id) for job in self.jobs if not job.begun]
+        except STORE_ERRORS:
+            return False
+        return any(record is not None and record.state is JobState.QUEUED for record in records)
+
+    def _queue(self, job: LiveJob) -> RedisQueue:
+        return self.settlements.dispatcher.queue(job.queue)  # by name: a job may move before its first token
 
     async def _while_silent(self) -> Sequence[AnswerChunk]:
-        if self.service_level.tells_progress:
+        if self.plan.service_level.tells_progress:
             return (await self._waiting(),)
         return (KeepAlive(),) if self._answers or self._spoke_s else ()
 
@@ -259,17 +288,17 @@ class TokenEvents:
         if waiting is None:
             return Progress(self._state)
         try:
-            position = await self.queue(waiting.queue).position(waiting.id)
+            position = await self._queue(waiting).position(waiting.id)
         except STORE_ERRORS:
             position = None
         if position is None:
             return Progress(self._state if waiting.begun else "prefilling")
-        eta_ms = self.still_waits_ms(waiting, position)
-        if eta_ms is None:
-            eta_ms = _still_to_wait_ms(self.eta_ms, (self._loop.time() - self.arrived_s) * 1e3)
+        eta_ms = self.settlements.dispatcher.open_requests.still_waits_ms(waiting, position)
+        if eta_ms is None:  # assume the rest of the expected wait; once that has passed, as long again as it has taken
+            waited_ms, expected_ms = (self._loop.time() - self.arrived_s) * 1e3, self.plan.expected_ttft_ms
+            eta_ms = expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
         return Progress(f"queued position={position} eta_ms={math.ceil(eta_ms)}")
 
 
-def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:
-    """Return the rest of an expected wait. If it is exceeded or unknown, assume as long again as it has taken."""
-    return expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
+def _deadline_exceeded(why: str) -> ApiError:
+    return ApiError(f"The request has ended: {why}.", "deadline_exceeded")

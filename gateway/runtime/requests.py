@@ -101,11 +101,8 @@ class Requests:
             ),
             preparer=preparer,
             submitter=self.submitter,
-            dispatcher=dispatcher,
-            settlements=self.settlements,
             telemetry=telemetry,
             recorder=insight.recorder,
-            trace=insight.trace,
         )
         self.runs = Runs(
             IdempotencyRecords(

@@ -1,7 +1,8 @@
 """A generation by itself: what its client is told of, and what it comes to for one that does not listen."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -11,13 +12,13 @@ from fairlane.gateway.answers.chunks import AnswerChunk, KeepAliveSchedule, Prog
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.settlement import Settlements
 from fairlane.gateway.pipeline.stream import TokenEvents
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.one_request import job
 
@@ -61,15 +62,22 @@ class Ends:
         self.outcomes.append(outcome)
 
 
+@dataclass
+class Planned:
+    """What a generation needs of its plan."""
+
+    reader: Callable[[], TokenStream]
+    service_level: ServiceLevel = TERMS
+    expected_ttft_ms: float = 60_000.0
+
+
 def generation_of(
     airborne: LiveJob, text: TextModel, *, settlements: object = None, stop: tuple[str, ...] = ()
 ) -> TokenEvents:
     return TokenEvents(
         request=airborne.request,
-        queue=lambda _: cast(RedisQueue, None),
+        plan=cast(Plan, Planned(partial(TokenStream, text, stop))),
         settlements=cast(Settlements, settlements),
-        reader=partial(TokenStream, text, stop),
-        service_level=TERMS,
         arrived_s=asyncio.get_running_loop().time(),
         queue_span=Span(),
     )
@@ -114,17 +122,27 @@ async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> N
 
 
 class Third:
-    """A queue in which every job is the third of its tenant's."""
+    """A queue in which every job is the third of its tenant's, with the places' waits, as settlements reach them."""
+
+    @property
+    def dispatcher(self) -> "Third":
+        return self
+
+    open_requests = dispatcher
+
+    def queue(self, _: str) -> "Third":
+        return self
 
     async def position(self, _: str) -> int:
         return 3
 
+    def still_waits_ms(self, _: LiveJob, place: int) -> float:
+        return 700.5 * place
+
 
 async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
     airborne, slow = job(), Slow()
-    events = generation_of(airborne, TextModel(byte_level_card()))
-    events.queue, events.eta_ms = lambda _: cast(RedisQueue, Third()), 60_000.0
-    events.still_waits_ms = lambda _, place: 700.5 * place
+    events = generation_of(airborne, TextModel(byte_level_card()), settlements=Third())
     running = asyncio.create_task(events.run(slow, KeepAliveSchedule(first_s=0.0, every_s=1.0)))
     await slow.behind.wait()
 
