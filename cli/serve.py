@@ -20,7 +20,7 @@ from fairlane.cli.embedded_store import UMASK, EmbeddedStore, StoreError, make_p
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.http.ports import PortRefused, check_ports
-from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
+from fairlane.gateway.processes import Child, ChildRefused, check_config, supervise
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore
 from fairlane.scheduler.protocol.settings import SharedSettings
@@ -106,7 +106,7 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
         try:
             url = store.url if store is not None else str(settings.redis_url)
             greeting = await _first_start(url, settings)
-            environ = children_environ({**flags, "FAIRLANE_REDIS_URL": url})
+            environ = {**os.environ, **flags, "FAIRLANE_REDIS_URL": url}
             children = [  # the gateway stops first: its streams end while the worker still answers
                 Child("fairlane.gateway", arguments, environ, _patience_s(settings.gateway, "grace_s")),
                 Child("fairlane.worker", arguments, environ, _patience_s(settings.worker, "drain_s")),
@@ -136,7 +136,7 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 async def _check(settings: SharedSettings, arguments: list[str], overrides: Mapping[str, str]) -> None:
     await check_ports(settings)  # another program on the port would pass for our gateway
-    environ = children_environ(overrides)
+    environ = {**os.environ, **overrides}
     complaints = await asyncio.gather(
         *(check_config(module, arguments, environ) for module in ("fairlane.gateway", "fairlane.worker"))
     )

@@ -58,11 +58,7 @@ def main() -> int:
     return _serve(settings, sockets)
 
 
-def _serve(
-    settings: config.GatewaySettings,
-    sockets: Sockets,
-    member: Member | None = None,
-) -> int:
+def _serve(settings: config.GatewaySettings, sockets: Sockets, member: Member | None = None) -> int:
     # Imports here, so that `--check-config` does not load the whole gateway.
     keep_little()
     sys.setswitchinterval(SWITCH_EVERY_S)

@@ -140,11 +140,6 @@ async def check_config(module: str, arguments: Sequence[str], environ: Mapping[s
     return complaint.decode(errors="replace").strip() if process.returncode else ""
 
 
-def children_environ(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with `FAIRLANE_*` overrides."""
-    return {**os.environ, **overrides}
-
-
 # Time beyond the grace period for settlements and open connections.
 STOP_MARGIN_S = 12.0
 

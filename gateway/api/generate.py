@@ -197,7 +197,7 @@ class Generate(Generic[Generation]):
         usage = answer.usage()
         context.first_token_s = events.first_token_s
         context.prompt_tokens, context.output_tokens = usage.prompt_tokens, usage.completion_tokens
-        if self._parts.preparer.trace.is_on:
+        if events.plan.traced is not None:
             context.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
         if context.span.is_recording:
             context.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}

@@ -19,7 +19,7 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.insight.telemetry.context import traceparent
 from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.store.errors import STORE_ERRORS
 
 Headers = list[tuple[bytes, bytes]]
@@ -212,7 +212,8 @@ class Run:
 
     async def _begin(self) -> OwnedRun | EndedRun:
         pause_s = _FIRST_PAUSE_S
-        while (found := await self._ask()) == "running":
+        name, records = self.name, self._records
+        while (found := await records.begin(name, self._owner, self.fingerprint, self._seal)) == "running":
             self.is_elsewhere = True
             refusal = self._runs.refusal()
             if refusal is not None:
@@ -224,9 +225,6 @@ class Run:
         if found == "conflict":
             raise conflict()
         return found
-
-    async def _ask(self) -> Begun:
-        return await self._records.begin(self.name, self._owner, self.fingerprint, self._seal)
 
     def _replay(self, ended: EndedRun) -> None:
         if ended.body is None:

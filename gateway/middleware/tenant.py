@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -95,13 +95,13 @@ class TenantMiddleware:
     missing: Callable[[], str]
 
     def __post_init__(self) -> None:
-        self._is_anthropic = errors.is_anthropic(self.endpoint)
+        self.is_anthropic = errors.is_anthropic(self.endpoint)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop, exchange = asyncio.get_running_loop(), exchange_of(scope)
         request_id = exchange.request_id
         context = RequestContext(scope, receive, send, exchange, self.endpoint, request_id, loop.time())
-        context.send = answer = _Answer(send, self._limits, context, self.missing, is_anthropic=self._is_anthropic)
+        context.send = answer = _Answer(send, context, self)
         name = f"{scope['method']} {self.endpoint}"
         try:
             with self.telemetry.request_span(name, context.headers, request_id) as context.span:
@@ -164,7 +164,7 @@ class TenantMiddleware:
             told = errors.response(error, path=self.endpoint, request_id=context.request_id)
             await told(context.scope, context.receive, answer)
 
-    async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
+    async def limits(self, caller: Caller) -> Sequence[LimitStatus]:
         caller.statuses = ()
         if not self.availability.is_away:
             with suppress(*STORE_ERRORS):
@@ -212,25 +212,23 @@ class _Answer:
     request id to the headers."""
 
     send: Send
-    limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]]
     context: RequestContext
-    missing: Callable[[], str]
-    is_anthropic: bool
+    middleware: TenantMiddleware
     started: bool = field(default=False, init=False)
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            context, headers = self.context, [*message.get("headers", ())]
+            context, middleware, headers = self.context, self.middleware, [*message.get("headers", ())]
             if context.tenant:
                 caller = context.caller
-                statuses = await self.limits(caller) if caller.statuses is None else caller.statuses
+                statuses = await middleware.limits(caller) if caller.statuses is None else caller.statuses
                 headers += rate_limits.headers(statuses)
-                if self.is_anthropic:
+                if middleware.is_anthropic:
                     headers += anthropic_limits.headers(statuses)
             request_id = context.request_id.encode("ascii")
-            if self.is_anthropic:
+            if middleware.is_anthropic:
                 headers.append((ANTHROPIC_HEADER, request_id))
-            missing = self.missing()
+            missing = middleware.missing()
             if missing:
                 headers.append((DEGRADED_HEADER, missing.encode()))
             took_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3

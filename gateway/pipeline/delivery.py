@@ -4,12 +4,11 @@ Each queue has a line: a task that reads this gateway's events on its own connec
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Any
 
 from fairlane.gateway.errors import internal_error
 from fairlane.gateway.pipeline.admission import AllOpenRequests
@@ -48,7 +47,8 @@ class _Line:
     link: Link
     # Of the last event that was read.
     last_id: str = "0-0"
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    # Reading, upkeep, and amendments that are retried until the store answers.
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # Settled and ended jobs whose records will be deleted, with the loop time of their end, oldest first.
     ended: dict[str, float] = field(default_factory=dict)
     # Unknown jobs that send tokens and will be cancelled, least recently tried first.
@@ -82,9 +82,7 @@ class Dispatcher:
     # Jobs left to a reaper before they ended: it needs their records.
     _left: set[str] = field(default_factory=set, init=False)
     _lines: dict[str, _Line] = field(default_factory=dict, init=False)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-    # Tasks that retry an amendment until the store answers.
-    _amending: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _closing: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     # Tokens published but not charged: after a stop string, of a rejected request, or of a settled job.
     wasted_tokens: int = field(default=0, init=False)
 
@@ -98,7 +96,7 @@ class Dispatcher:
             loop = asyncio.get_running_loop()
             reading = every(RETRY_AFTER_S, "reading events", partial(self._read, line))
             tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
-            line.tasks = [loop.create_task(reading), loop.create_task(tending)]
+            line.tasks = {loop.create_task(reading), loop.create_task(tending)}
         return self._lines[name].link.calls
 
     def keep_lines(self, names: set[str]) -> None:
@@ -106,7 +104,9 @@ class Dispatcher:
             self.queue(name)
         needed = names | {job.queue for job in self._jobs.values()}
         for name in self._lines.keys() - needed:
-            self._start(self._close(self._lines.pop(name)))
+            closing = asyncio.get_running_loop().create_task(self._close(self._lines.pop(name)))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def register(self, job: LiveJob) -> None:
         """Deliver a job's events from now on. Call it before the job is enqueued."""
@@ -159,15 +159,7 @@ class Dispatcher:
     async def aclose(self) -> None:
         for name in list(self._lines):
             await self._close(self._lines.pop(name))
-        for task in self._amending:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def _amend(self, job: LiveJob) -> None:
         """Replace the tokens in a job's record by those that its client already has, and resume from them.
@@ -212,9 +204,9 @@ class Dispatcher:
             diverged = job.diverged
             job.accept(event)
             if job.diverged != diverged:
-                amending = self._start(self._amend(job))
-                self._amending.add(amending)
-                amending.add_done_callback(self._amending.discard)
+                amending = asyncio.get_running_loop().create_task(self._amend(job))
+                line.tasks.add(amending)
+                amending.add_done_callback(line.tasks.discard)
             told[job.request] = None
             if isinstance(event, TokenDelta):
                 self.open_requests.produced(job, ends=event.finish_reason is not None)

@@ -158,7 +158,13 @@ class LocalShare:
         share = self.modes.share(found.limits, known.left, used, self.gateways)
         if isinstance(found, Tenant):
             by = {(each.model, each.lane): await self._share_by(root, known, each) for each in found.limits_by}
-            self.twin.put_tenant(root, found.id, share, _memory_tenant(found), by)
+            tenant = MemoryTenant(
+                timezone=found.timezone,
+                shadow=frozenset(found.shadow),
+                barred="suspended" if found.state == "suspended" else None,
+                parents=found.above,
+            )
+            self.twin.put_tenant(root, found.id, share, tenant, by)
         else:
             expires_ms = None if found.expires_at is None else round(found.expires_at * 1e3)
             key = MemoryKey(tenant=found.tenant, expires_ms=expires_ms, revoked=found.state != "active")
@@ -185,15 +191,6 @@ def _least(statuses: Iterable[LimitStatus], scope: Scope, figure: Callable[[Limi
 def _refusing(tenant: Tenant) -> set[str]:
     levels = [tenant.limits, *(by.limits for by in tenant.limits_by)]
     return {name for limits in levels for name in limits.as_dict()} - set(tenant.shadow)
-
-
-def _memory_tenant(tenant: Tenant) -> MemoryTenant:
-    return MemoryTenant(
-        timezone=tenant.timezone,
-        shadow=frozenset(tenant.shadow),
-        barred="suspended" if tenant.state == "suspended" else None,
-        parents=tenant.above,
-    )
 
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ import msgspec
 
 from fairlane.gateway.errors import unavailable
 from fairlane.gateway.fleet import FleetCache, ServedModel
-from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.admission.decide import Admitted, assess
@@ -46,12 +45,12 @@ class Orphans:
     registry: RedisRegistry
     fleet_cache: FleetCache
     dispatcher: Dispatcher
-    open_requests: AllOpenRequests
     # A queue by name, without opening a line.
     calls: Callable[[str], RedisQueue]
     # A worker's lease.
     lease_s: float
-    grace_s: float
+    # How long a queue without workers waits for a new one.
+    grace_ms: int
     # Whether this gateway also handles queues without jobs of its own.
     is_elected: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
@@ -80,7 +79,7 @@ class Orphans:
     async def _tend(self, name: str, sha256: str) -> None:
         queue = self.calls(name)
         await queue.reclaim()
-        match await queue.orphan(self._grace_ms):
+        match await queue.orphan(self.grace_ms):
             case QueuePresence.REMOVED:
                 await self.registry.drop_queue(name)
             case QueuePresence.EMPTY:
@@ -93,29 +92,31 @@ class Orphans:
                     log.info("moved %d requests from %s, which has no workers, to a newer card", moved, name)
 
     async def _help(self, job: LiveJob, queue: RedisQueue, card: ModelCard | None) -> bool:
-        message, waits = job.message, job.finished is None and not job.settled
-        if message is None or not waits or job.begun:
+        message = job.message
+        if message is None or not job.awaits_end or job.begun:
             return False
         target = self.fleet_cache.models.get(job.request.ask.model)
         if card is None or target is None or target.queue == job.queue or not _could_go(message, card, target):
             if message.lane is LaneName.LATENCY:
                 job.fail(unavailable())
             return False
-        is_out = await queue.withdraw(job.id, self._grace_ms)
+        is_out = await queue.withdraw(job.id, self.grace_ms)
         return is_out and not job.settled and await self._move(job, message, target)
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
-        old, requests, request = job.queue, self.open_requests.at(target.queue), _asked(message, _waited_ms(job))
-        guaranteed = message.guaranteed and self._is_promised(request, target)
+        old, open_requests, request = job.queue, self.dispatcher.open_requests, _asked(message, _waited_ms(job))
+        requests, now_ms = open_requests.at(target.queue), open_requests.now_ms
+        answer = assess(request, workers=target.workers, open_requests=requests, now_ms=now_ms)
+        guaranteed = message.guaranteed and isinstance(answer, Admitted) and answer.guaranteed
         if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):
             if not await self._put(job, message, old):
                 job.fail(unavailable())
             return False
-        self.open_requests.at(old).withdraw(job.id, self.open_requests.now_ms)
+        open_requests.at(old).withdraw(job.id, open_requests.now_ms)
         if job.settled:  # meanwhile, and its cancellation may have come before `put`
             await self.dispatcher.queue(target.queue).cancel(job.id)
         else:
-            requests.enter(job.id, request, guaranteed=guaranteed, now_ms=self.open_requests.now_ms)
+            requests.enter(job.id, request, guaranteed=guaranteed, now_ms=open_requests.now_ms)
         return True
 
     async def _put(self, job: LiveJob, message: Job, queue: str) -> bool:
@@ -130,15 +131,6 @@ class Orphans:
             except STORE_ERRORS:
                 await asyncio.sleep(RETRY_AFTER_S)
         return True
-
-    def _is_promised(self, request: Request, target: ServedModel) -> bool:
-        requests, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
-        answer = assess(request, workers=target.workers, open_requests=requests, now_ms=now_ms)
-        return isinstance(answer, Admitted) and answer.guaranteed
-
-    @property
-    def _grace_ms(self) -> int:
-        return round(self.grace_s * 1e3)
 
 
 def _could_go(message: Job, card: ModelCard, target: ServedModel) -> bool:

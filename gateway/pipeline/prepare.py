@@ -1,7 +1,7 @@
 """Prepares a request: parses, tokenizes, sets its terms and admits it. Nothing is reserved, and no store is used."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -31,6 +31,7 @@ from fairlane.gateway.request.service_level import CLASS_HEADER, LANE_HEADER, Se
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import ModelCard
 
 # By whether the endpoint is for embeddings.
 _OTHER_MODEL = {
@@ -222,11 +223,11 @@ class Preparer:
             traced=traced,
         )
 
-    async def understand(
+    def understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
-    ) -> tuple[Generation, ServedModel, list[Tokens]]:
+    ) -> Awaitable[tuple[Generation, ServedModel, list[Tokens]]]:
         read_bytes = len(body) + kind.carried_bytes
-        return await self.room.run(caller.tenant_id, read_bytes, partial(self._understand, kind, body, caller))
+        return self.room.run(caller.tenant_id, read_bytes, partial(self._understand, kind, body, caller))
 
     def _understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
@@ -240,8 +241,7 @@ class Preparer:
         except PromptTooLong as long:
             least = f"at least {long.least_tokens}"
             raise too_long(least, request, model, prompt_param=kind.prompt_param) from None
-        _check_token_ids(request, model.text.card.vocab_size)
-        _check_fields(request, model.text.card.refused_fields)
+        _check_fields(request, model.text.card)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         if usual := model.text.card.usual_draw:
@@ -265,15 +265,12 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
     return [tuple(chain.from_iterable(pack)) for pack in packs], [[*map(len, pack)] for pack in packs]
 
 
-def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
+def _check_fields(request: GenerationRequest, card: ModelCard) -> None:
     biased = [token for token, _ in request.draw.get("logit_bias", ())]
     for field, tokens in (("logit_bias", biased), ("stop_token_ids", request.stop_token_ids)):
-        if tokens and max(tokens) >= vocab_size:
-            raise invalid(field, f"`{field}` holds a token id that is not below {vocab_size}.")
-
-
-def _check_fields(request: GenerationRequest, refused: Sequence[str]) -> None:
-    for field in refused:
+        if tokens and max(tokens) >= card.vocab_size:
+            raise invalid(field, f"`{field}` holds a token id that is not below {card.vocab_size}.")
+    for field in card.refused_fields:
         if request.asks_for(field):
             raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
 

@@ -63,7 +63,10 @@ class Reaper:
         settled ends its request."""
         requests = {job.request.id: job.request for job in self.dispatcher.jobs.values()}
         failures, lost, began_s = StoreFailures(), set[str](), time.monotonic()
-        for root, ids in _by_root(requests.values()).items():
+        ids_of: dict[str, list[str]] = defaultdict(list)
+        for request in requests.values():
+            ids_of[request.ask.root].append(request.id)
+        for root, ids in ids_of.items():
             for start in range(0, len(ids), RENEW_BATCH):
                 with failures:
                     lost |= await self.quotas.renew(root, ids[start : start + RENEW_BATCH])
@@ -149,13 +152,6 @@ class Reaper:
                 await self.on_reaped(lapsed, charge)
 
 
-def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for request in requests:
-        grouped[request.ask.root].append(request.id)
-    return grouped
-
-
 def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
     """Return the error that ends a running request, if any.
 
@@ -174,25 +170,25 @@ LOOK_EVERY_S = 5.0
 MOST_LOOKS = 100
 
 
+@dataclass(eq=False)
 class LostJobs:
     """Finds jobs that no worker runs any more: a store that failed over may have lost a job, or the event of its end.
 
     The record of a job without events in a round is looked up. If it is missing or has ended, the event has one more
     round to arrive."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._heard: Mapping[str, int] = {}
-        self._due: list[str] = []
-        # Jobs that were missing or had ended in the last round.
-        self._missed: set[str] = set()
+    dispatcher: Dispatcher
+    _heard: Mapping[str, int] = field(default_factory=dict, init=False)
+    _due: list[str] = field(default_factory=list, init=False)
+    # Jobs that were missing or had ended in the last round.
+    _missed: set[str] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
         await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
 
     async def look(self) -> None:
-        jobs = self._dispatcher.jobs
-        heard = {job.id: _received_tokens(job) for job in jobs.values() if _waits(job)}
+        jobs = self.dispatcher.jobs
+        heard = {job.id: _received_tokens(job) for job in jobs.values() if job.awaits_end}
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
         self._heard = heard
         for name in self._missed & quiet:
@@ -207,12 +203,8 @@ class LostJobs:
                 self._missed.add(name)
 
     async def _is_gone(self, job: LiveJob) -> bool:
-        record = await self._dispatcher.queue(job.queue).record(job.id)
+        record = await self.dispatcher.queue(job.queue).record(job.id)
         return record is None or record.state is JobState.ENDED
-
-
-def _waits(job: LiveJob) -> bool:
-    return job.message is not None and job.finished is None and not job.settled
 
 
 def _received_tokens(job: LiveJob) -> int:

@@ -158,9 +158,7 @@ class Submitter:
         except (Denied, AccessDenied) as denied:
             if not denied.may_be_stored:
                 request.jobs = []  # nothing was written, so there is nothing to undo
-            if isinstance(denied, AccessDenied):
-                raise _access_denied(denied) from denied
-            raise _limit_denied(denied, _exceeded_param(denied.status, ask, plan), ask) from denied
+            raise _refused(denied, ask, plan) from denied
         except StoreAway as error:
             request.jobs = []  # as above: the store was not reached
             raise store_unavailable() from error
@@ -239,14 +237,12 @@ def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
     return plan.prompt_param if is_of_prompt else None
 
 
-def _limit_denied(denied: Denied, exceeded_param: str | None, ask: Ask) -> ApiError:
-    block = LimitBlock.of(denied.status, denied.requested)
-    param = exceeded_param if denied.kind == "exceeds" else None
+def _refused(denied: Denied | AccessDenied, ask: Ask, plan: Plan) -> ApiError:
+    if isinstance(denied, AccessDenied):
+        if denied.reason == "suspended":
+            return ApiError("This tenant is suspended.", "tenant_suspended")
+        return errors.tenant_deleted() if denied.reason == "deleted" else errors.invalid_api_key()
+    param = _exceeded_param(denied.status, ask, plan) if denied.kind == "exceeds" else None
     in_part = ask.quantum is not None and ask.max_output_tokens > 1
+    block = LimitBlock.of(denied.status, denied.requested)
     return errors.limit_denied(denied.kind, block, denied.retry_after_s, param, in_part=in_part)
-
-
-def _access_denied(denied: AccessDenied) -> ApiError:
-    if denied.reason == "suspended":
-        return ApiError("This tenant is suspended.", "tenant_suspended")
-    return errors.tenant_deleted() if denied.reason == "deleted" else errors.invalid_api_key()

@@ -248,6 +248,11 @@ class LiveJob:
                 return False
         return True
 
+    @property
+    def awaits_end(self) -> bool:
+        """True if it may be in the queue, and neither the queue nor the gateway has ended it."""
+        return self.message is not None and self.finished is None and not self.settled
+
     async def end(self) -> None:
         if self.finished is None:
             self._ended = self._ended or asyncio.Event()

@@ -86,24 +86,20 @@ def agree(
         max_wait_ms=min(
             math.inf if stated or ttft else lane.max_wait_ms, math.inf if request.stream else _patience_ms(given)
         ),
-        tells_progress=_asks_progress(given),
+        tells_progress=asks_progress(headers),
     )
 
 
 def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a stream should report its wait in comments. Raises ApiError for an invalid value."""
-    return _asks_progress(_given(headers))
+    value = _given(headers).get(PROGRESS_HEADER, "0")
+    if value not in ("0", "1"):
+        raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
+    return value == "1"
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
-
-
-def _asks_progress(given: Mapping[str, str]) -> bool:
-    value = given.get(PROGRESS_HEADER, "0")
-    if value not in ("0", "1"):
-        raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
-    return value == "1"
 
 
 def may_use_lane(identity: Identity, lane: LaneName) -> bool:

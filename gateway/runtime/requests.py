@@ -84,10 +84,9 @@ class Requests:
             fleet.registry,
             fleet.cache,
             dispatcher,
-            fleet.open_requests,
             fleet.queue,
             lease_s=settings.lease_s,
-            grace_s=settings.orphan_grace_s,
+            grace_ms=round(settings.orphan_grace_s * 1e3),
             is_elected=fleet.elections.for_queues,
         )
         self.generation = Parts(

@@ -107,7 +107,3 @@ async def test_check_config_passes_on_the_complaint(tmp_path: Path) -> None:
 
     assert await check_config("picky", [], environ) == "setting port: expected `int` <= 65535"
     assert await check_config("easy", [], module(tmp_path, "easy", "")) == ""
-
-
-def test_children_get_the_overrides() -> None:
-    assert supervisor.children_environ({"FAIRLANE_PORT": "1"})["FAIRLANE_PORT"] == "1"

@@ -52,10 +52,9 @@ class IdleGateway:
             registry,
             self._fleet,
             self._dispatcher,
-            open_requests,
             self._queue,
             lease_s=LEASE_S,
-            grace_s=60.0,
+            grace_ms=60_000,
             is_elected=elected,
         )
         tenants, quotas = TenantStore(store), RedisQuotaStore(store)
