@@ -86,7 +86,6 @@ class Rule:
     """The HTTP status, error type and retry advice of one code."""
 
     status: int
-    # OpenAI's error type.
     type: str
     retry: Retry
 
@@ -222,24 +221,18 @@ invalid_api_key = partial(
 # The reason is withheld, so that a forger learns nothing from trying.
 invalid_token = partial(ApiError, "The token is not valid, or its issuer is not accepted here.", "invalid_token")
 identity_conflict = partial(ApiError, "The request names two different identities.", "identity_conflict")
-# An authenticated caller names no tenant, or one that it may not act for.
 tenant_not_allowed = partial(
     ApiError, "The request names no tenant that this caller may act for.", "tenant_not_allowed"
 )
-# The tenant was deleted after this request was admitted.
 tenant_deleted = partial(ApiError, "The tenant of this request was deleted.", "tenant_deleted")
-# No worker has announced the model, or the caller may not use it.
 model_not_found = partial(ApiError, "There is no such model.", "model_not_found", "model")
-# The fleet was not read yet, or not recently.
 fleet_unknown = partial(
     ApiError, "The models could not be read from the store yet.", "quota_store_unavailable", retry_after_s=1.0
 )
 store_unavailable = partial(ApiError, "The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
-# The process's body budget has no room.
 overloaded_memory = partial(
     ApiError, "Too many bodies of requests are being read.", "overloaded_memory", retry_after_s=1.0
 )
-# The workers left without a replacement in time.
 unavailable = partial(ApiError, "No worker is left that could continue this request.", "unavailable")
 # A fault of the gateway. The log has the details under the request's id.
 internal_error = partial(

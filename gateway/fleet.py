@@ -25,7 +25,6 @@ T = TypeVar("T")
 REFRESH_EVERY_S = 0.5
 # Queues read in one burst, so that the store's other callers are served in between.
 ASKED_AT_ONCE = 50
-# A snapshot of the fleet that is older than this is not used.
 STALE_AFTER_S = 5.0
 
 
@@ -34,8 +33,7 @@ Depths = Mapping[LaneName, LaneDepth]
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model at the time of a request, with the workers that serve its queue now. Derived figures are computed
-    once."""
+    """One model at the time of a request, with the workers that serve its queue."""
 
     name: str
     queue: str
@@ -98,11 +96,9 @@ class FleetCache:
     _refused: set[str] = field(default_factory=set, init=False)
     models: Mapping[str, ServedModel] = field(default_factory=dict, init=False)
     workers: list[WorkerStatus] = field(default_factory=list, init=False)
-    # The largest of the models; None without any.
     longest_context: int | None = field(default=None, init=False)
     _refreshed_at: float = field(default=-STALE_AFTER_S, init=False)
     _queues: Mapping[str, str] = field(default_factory=dict, init=False)
-    # When each pair of model and queue was last seen.
     _seen_s: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
 
     @property
@@ -136,8 +132,7 @@ class FleetCache:
         return {each.queue: each.card_sha256 for each in self.workers if each.queue not in self._queues}
 
     def queues_of(self, name: str) -> set[str]:
-        """Return the queues that may hold jobs for a model: those that the store lists, and those seen here in the last
-        seven days, in case a failover lost the list."""
+        """Return the queues that may hold jobs for a model: listed in the store, or seen here in the last week."""
         seen = {queue for model, queue in self._seen_s if model == name}
         return seen | {queue for queue in self._queues if model_of(queue) == name}
 
@@ -278,7 +273,6 @@ class StoredFleet:
         ]
 
     async def waiting(self, tenant: str) -> int:
-        """Return the tenant's waiting requests in its fullest queue: `queued_requests` limits each model's queue
-        separately."""
+        """Return the tenant's waiting requests in its fullest queue: `queued_requests` limits each queue separately."""
         found = await _ask_all(lambda name: self.queue(name).waiting(tenant), self.fleet_cache.queues)
         return max(found.values(), default=0)

@@ -33,7 +33,6 @@ from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/files"
 LONGEST_NAME = 255
-# Size of one write to disk.
 WRITE_BYTES = 256 * 1024
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FIELDS = ("purpose", _ANCHOR, _SECONDS)
@@ -47,13 +46,9 @@ class FileEndpoints:
     batches: BatchRecords
     storage: Storage
     drafts: Drafts
-    # One file.
     max_bytes: int
-    # From the headers to the end of a file.
     timeout_s: float
-    # Of one tenant, in this process.
     uploads_at_once: int
-    # Runs the scan of an upload's lines in a thread.
     room: BodyRoom
     _uploading: Counter[str] = field(default_factory=Counter)
 

@@ -21,7 +21,6 @@ from fairlane.gateway.pipeline.stream import TokenEvents
 from fairlane.gateway.pipeline.submit import Submitter
 from fairlane.gateway.request.live_request import LiveRequest
 
-# A whole response sends nothing before its end.
 _WHOLE = KeepAliveSchedule()
 
 

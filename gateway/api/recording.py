@@ -100,8 +100,7 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
 
 
 def end_of(error: BaseException | None) -> tuple[str | None, Outcome, str, str]:
-    """Return the code, outcome, message and limit with which a request ended. Messages other than our own may contain
-    parts of a prompt."""
+    """Return code, outcome, message and limit of an end. Messages other than our own may contain parts of a prompt."""
     match error:
         case None:
             return None, Outcome.FINISHED, "", ""

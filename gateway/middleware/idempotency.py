@@ -81,8 +81,7 @@ class Listener:
         raise error
 
     async def _wait_for_beginning(self) -> None:
-        """Wait for the response to start. A stream that runs on another gateway keeps its client's connection alive
-        meanwhile."""
+        """Wait for the response to start. Keep the client's connection alive if a stream runs on another gateway."""
         recording, patience_s, pulse = self.run.recording, self.schedule.first_s, b""
         while not (recording.status or recording.has_ended):
             if await recording.changed(patience_s) or not (self.run.is_elsewhere and self.wants_stream):

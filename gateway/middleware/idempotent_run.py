@@ -57,7 +57,6 @@ class Recording:
         self._forgotten = 0
         self._kept_bytes = 0
         self._news = asyncio.Event()
-        # 0 before the start.
         self.status = 0
         self.headers: Headers = []
         self.is_whole = False

@@ -49,7 +49,6 @@ class RefusedRequests:
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = per_minute
         self._clock = clock
-        # By key: amount used, and when.
         self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, key_id: str) -> None:
@@ -61,8 +60,7 @@ class RefusedRequests:
             raise limit_denied("rate", block, (used - self._most + 1) * MINUTE_S / self._most)
 
     def count(self, key_id: str, status: int, body_bytes: int, work_s: float = 0.0) -> None:
-        """Count an invalid request of a key. Rejections by a limit count only for a large body; internal errors do not
-        count."""
+        """Count an invalid request of a key. Rejections by a limit count only for a large body or long work."""
         if not 400 <= status < 500 or status in _TELLING:
             return
         cost = max(body_bytes // _BYTES_PER_REQUEST, int(work_s / _WORK_S_PER_REQUEST)) + (status != 429)
@@ -91,7 +89,6 @@ class TenantMiddleware:
     # Returns the error for new requests while the gateway shuts down.
     refusal: Callable[[], ApiError | None]
     refused: RefusedRequests
-    # Returns the names of the unavailable stores, joined with commas.
     missing: Callable[[], str]
 
     def __post_init__(self) -> None:
@@ -208,8 +205,7 @@ def _asked(scope: Scope) -> Notes:
 
 @dataclass(eq=False)
 class _Answer:
-    """The `send` callable of one request. It adds the caller's limits, unavailable stores, the time taken and the
-    request id to the headers."""
+    """The `send` callable of one request: adds limits, unavailable stores, the time taken and the id to the headers."""
 
     send: Send
     context: RequestContext

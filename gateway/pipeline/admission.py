@@ -19,15 +19,13 @@ from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 
-# Output of a short prompt's summary, at least.
 LEAST_SUMMARY_TOKENS = 64
 
 
 def too_long(
     prompt_tokens: int | str, request: GenerationRequest, model: ServedModel, *, prompt_param: str
 ) -> ApiError:
-    """Return the error for a prompt and output that exceed the context. `prompt_tokens` is a count or a description of
-    it."""
+    """Return the error for a prompt and output that exceed the context. `prompt_tokens` may be a description."""
     param = prompt_param if request.max_tokens is None else request.max_tokens_param
     max_tokens = None if model.text.card.is_embedder else request.max_tokens
     return context_length(model.context_length, prompt_tokens, max_tokens, param)
@@ -168,7 +166,6 @@ class AllOpenRequests:
         self._held: set[str] = set()
         # Jobs that are enqueued and have not ended.
         self._flying: set[str] = set()
-        # Set once there are neither, if that is awaited.
         self._idle: asyncio.Event | None = None
 
     @property

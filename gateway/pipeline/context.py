@@ -22,8 +22,7 @@ Notes = dict[str, Value | None]
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request of a tenant. The tenant middleware creates it, each stage adds its results, and the middleware
-    reports them at the end: log line, metrics, span. Times are on the event loop's clock."""
+    """One request of a tenant, to which each stage adds its results. Times are on the event loop's clock."""
 
     scope: Scope
     receive: Receive
@@ -35,7 +34,6 @@ class RequestContext:
     headers: Sequence[tuple[bytes, bytes]] = field(init=False)
     # Set by authentication, before any endpoint runs.
     caller: Caller = field(init=False)
-    # Empty before that.
     tenant: str = ""
     span: Span = NO_SPAN
     body_bytes: int = 0
@@ -48,10 +46,8 @@ class RequestContext:
     # Output tokens of each prompt, if traces are recorded.
     outputs: Sequence[int] = ()
     first_token_s: float | None = None
-    # Set once the request is admitted.
     record: LiveRecord | None = None
     pace_s: float | None = None
-    # From arrival until a worker started it.
     queued_s: float | None = None
     took_s: float = 0.0
     notes: Notes = field(default_factory=dict)

@@ -45,7 +45,6 @@ class Link:
 class _Line:
     name: str
     link: Link
-    # Of the last event that was read.
     last_id: str = "0-0"
     # Reading, upkeep, and amendments that are retried until the store answers.
     tasks: set[asyncio.Task[None]] = field(default_factory=set)

@@ -18,8 +18,7 @@ log = logging.getLogger(__name__)
 
 # Maximum wait for a spent minute limit or the store, before the request ends with the output so far.
 MAX_PAUSE_S = 120.0
-# Output tokens per choice. Quanta double up to this, so that a request never reserves more in advance than it has
-# received.
+# Output tokens per choice. Quanta double up to this: a request never reserves more in advance than it has received.
 LARGEST_QUANTUM = 1_024
 # Bounds of the retry time. A paused request that does not retry for seconds loses its place.
 SOONEST_S, LATEST_S = 0.01, 1.0
@@ -104,8 +103,7 @@ class OutputGrants:
                     await self._used_up.wait()
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
-        """Reserve more. Return None on store errors. Called only once the workers have the last grant; otherwise the
-        reservation would be unused."""
+        """Reserve more once the workers have the last grant. Return None on store errors."""
         ended = self._ended()
         need = Need(
             published=sum(choice.sent for choice in self._choices()),

@@ -54,8 +54,8 @@ class Modes:
     def share(self, limits: Limits, left: Mapping[str, int], used: Mapping[str, int], gateways: int) -> Limits:
         """Return this gateway's share of the limits.
 
-        `left` is what remains of limits per day or month, as last read from the store. `used` is the part of it that
-        this gateway has admitted since."""
+        `left` remained of limits per day or month when the store was last read; `used` of it was admitted here since.
+        """
         here: dict[str, int] = {}
         for name, figure in limits.as_dict().items():
             if _WINDOWS[name] == "request":
@@ -102,13 +102,11 @@ class LocalShare:
     def __init__(self, modes: Modes, twin: MemoryQuotaStore) -> None:
         self.modes = modes
         self.twin = twin
-        # Number of gateways that share the limits.
         self.gateways = 1
         # By kind, `tenant` or `key`, and id.
         self.known: dict[tuple[str, str], Known] = {}
         # Parents of the known tenants.
         self._above: set[str] = set()
-        # As written to the in-memory store.
         self._stored: dict[tuple[str, str], Known] = {}
 
     def forget(self, kind: str, name: str) -> None:
@@ -124,8 +122,7 @@ class LocalShare:
                 self.forget(kind, name)
 
     async def prepare(self, ask: Ask) -> None:
-        """Write the limits of a request to the in-memory store. Raises StoreUnavailable if the request must not be
-        admitted."""
+        """Write a request's limits to the in-memory store. Raises StoreUnavailable if it must not be admitted."""
         own = self._tenant(ask.tenant)
         chain = [own, *(self._tenant(parent) for parent in own.above)]
         key = self.known.get(("key", ask.key_id)) if ask.key_id else None
@@ -177,10 +174,7 @@ class LocalShare:
 
 
 def _least(statuses: Iterable[LimitStatus], scope: Scope, figure: Callable[[LimitStatus], int]) -> dict[str, int]:
-    """Return a figure of each limit per day or month in a scope.
-
-    A model in a lane may have several limits of one name; the lowest figure is used for all of them, which never admits
-    too much."""
+    """Return a figure of each limit per day or month in a scope: the lowest, if several limits have one name."""
     found: dict[str, int] = {}
     for status in statuses:
         if status.scope == scope and _WINDOWS[status.name] in _LONG:
@@ -228,7 +222,6 @@ class GuardedQuotas:
         self._share = LocalShare(modes, self._twin)
         # The last request that the store admitted of each tenant and key, and its time: the tenants and keys to read.
         self._seen: OrderedDict[tuple[str, str], tuple[float, Ask]] = OrderedDict()
-        # Number of these by tenant.
         self._keys_of: Counter[str] = Counter()
         self._local: dict[str, _Unasked] = {}
         self._backlog: deque[tuple[Ask, Charge]] = deque()
@@ -242,10 +235,7 @@ class GuardedQuotas:
         return ("tenant", tenant_id) in self._share.known
 
     async def run(self) -> None:
-        """Send heartbeats, report charges and read limits until cancelled.
-
-        The heartbeat has its own task, because reports and reads may take seconds, and a gateway without a
-        heartbeat is not counted in the others' shares."""
+        """Send heartbeats, which slow reports and reads must not delay; report charges; read limits."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(every(UPKEEP_EVERY_S, "the heartbeat to the budgets' store", self.beat))
             tasks.create_task(every(UPKEEP_EVERY_S, "reporting to the budgets' store", self.keep))

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 # The shorter of both is used: checking less than twice per lease cannot tell which workers had a chance to renew.
 TEND_EVERY_S, ROUNDS_PER_LEASE = 1.0, 4
-# Pause before an empty queue without workers is checked again.
 EMPTY_FOR_S = 60.0
 RETRY_AFTER_S = 0.1
 
@@ -47,14 +46,12 @@ class Orphans:
     dispatcher: Dispatcher
     # A queue by name, without opening a line.
     calls: Callable[[str], RedisQueue]
-    # A worker's lease.
     lease_s: float
     # How long a queue without workers waits for a new one.
     grace_ms: int
     # Whether this gateway also handles queues without jobs of its own.
     is_elected: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
-    # Times until which empty queues are skipped.
     _empty: dict[str, float] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:

@@ -33,7 +33,6 @@ from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import ModelCard
 
-# By whether the endpoint is for embeddings.
 _OTHER_MODEL = {
     True: "This model generates text and makes no embeddings.",
     False: "This model makes embeddings and generates no text: use /v1/embeddings.",
@@ -87,7 +86,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected_ttft_ms: float
     prompt_param: str
     open_requests: AllOpenRequests
-    # For the request trace, if one is recorded.
     traced: Asked | None
 
     def __enter__(self) -> None: ...
@@ -131,8 +129,7 @@ def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
 class Preparer:
     """Makes plans from request bodies. Every rejection is an ApiError.
 
-    `refusal` returns the error for new requests while the gateway shuts down. `room` bounds bodies. `trace`
-    records rejections by admission."""
+    `refusal` returns the error for new requests while the gateway shuts down."""
 
     lanes: Mapping[LaneName, Lane]
     fleet_cache: FleetCache
@@ -250,8 +247,7 @@ class Preparer:
 
 
 def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
-    """Pack consecutive inputs into as few jobs as the context allows, because a thousand jobs would fill the lane's
-    queue.
+    """Pack consecutive inputs into few jobs, because a thousand would fill the lane's queue.
 
     Return the jobs' prompts, and the lengths of the inputs in each."""
     packs: list[list[Tokens]] = []

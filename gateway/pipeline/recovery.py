@@ -38,11 +38,9 @@ class Reaper:
     tenants: TenantStore
     dispatcher: Dispatcher
     fleet_cache: FleetCache
-    # A reservation's.
     lease_s: float
     # Called once with each settlement; may raise STORE_ERRORS.
     on_reaped: Callable[[Lapsed, Charge], Awaitable[None]]
-    # Returns whether this gateway reaps for all that share the store.
     is_elected: Callable[[], bool] = lambda: True
     reaped: int = field(default=0, init=False)
     _renewed_s: float = field(default_factory=time.monotonic, init=False)
@@ -180,7 +178,6 @@ class LostJobs:
     dispatcher: Dispatcher
     _heard: Mapping[str, int] = field(default_factory=dict, init=False)
     _due: list[str] = field(default_factory=list, init=False)
-    # Jobs that were missing or had ended in the last round.
     _missed: set[str] = field(default_factory=set, init=False)
 
     async def run(self) -> None:

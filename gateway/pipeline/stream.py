@@ -36,11 +36,9 @@ class TokenEvents:
     request: LiveRequest
     plan: Plan
     settlements: Settlements
-    # On the event loop's clock.
     arrived_s: float
     # Ends at the start of the first prefill if the worker reports it, else with the first token.
     queue_span: Span
-    # Observes the time between two tokens.
     gap: Callable[[float], None] = lambda _seconds: None
     # Time from the queue to the first prefill, if reported.
     queued_s: float | None = None
@@ -49,7 +47,6 @@ class TokenEvents:
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    # Every job has a token.
     _all_begun: bool = False
     # The longest wait has passed, and no job is in the queue any more.
     _max_wait_over: bool = False
@@ -179,7 +176,7 @@ class TokenEvents:
             case ApiError():
                 raise news
             case Finished():
-                self._check_end(job, news)
+                _check_end(job, news, self.plan)
             case Preempted() | Resumed() | Paused():
                 grants = self.request.grants
                 if isinstance(news, Paused) and grants is not None:
@@ -223,24 +220,6 @@ class TokenEvents:
             stopped_by = reader.stopped_by if piece.stopped else None
             return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding)
         return None
-
-    def _check_end(self, job: LiveJob, finished: Finished) -> None:
-        if job.is_complete:
-            return
-        match finished.outcome:
-            case Outcome.EXPIRED:
-                raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
-            case Outcome.UNAVAILABLE:
-                raise unavailable()
-            case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
-                param = self.plan.grammar_param
-                raise invalid(param, f"`{param}` cannot be served: {BROKEN_GRAMMAR}.")
-            case Outcome.FAILED:
-                raise ApiError(f"The model failed on this request: {finished.error or 'no reason'}.", "internal_error")
-            case Outcome.CANCELLED:
-                raise ApiError("The request was cancelled: its gateway had lost the store.", "quota_store_unavailable")
-            case _:
-                raise internal_error()
 
     def _next_deadline_s(self) -> float:
         level = self.plan.service_level
@@ -302,3 +281,22 @@ class TokenEvents:
 
 def _deadline_exceeded(why: str) -> ApiError:
     return ApiError(f"The request has ended: {why}.", "deadline_exceeded")
+
+
+def _check_end(job: LiveJob, finished: Finished, plan: Plan) -> None:
+    if job.is_complete:
+        return
+    match finished.outcome:
+        case Outcome.EXPIRED:
+            raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+        case Outcome.UNAVAILABLE:
+            raise unavailable()
+        case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
+            param = plan.grammar_param
+            raise invalid(param, f"`{param}` cannot be served: {BROKEN_GRAMMAR}.")
+        case Outcome.FAILED:
+            raise ApiError(f"The model failed on this request: {finished.error or 'no reason'}.", "internal_error")
+        case Outcome.CANCELLED:
+            raise ApiError("The request was cancelled: its gateway had lost the store.", "quota_store_unavailable")
+        case _:
+            raise internal_error()

@@ -32,8 +32,6 @@ from fairlane.scheduler.protocol.messages import (
 
 # Preemptions and similar events waiting for a slow client; more are dropped. Tokens are bounded by the job.
 MAX_NOTICES = 256
-
-
 # Outcomes from best to worst. A request ends with the worst outcome of its jobs.
 _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAILABLE, Outcome.FAILED)
 
@@ -109,7 +107,6 @@ class Choice:
     token_ids: "array[int]" = field(default_factory=partial(array, "I"), repr=False)
     # Number of accepted tokens, and the only index accepted next.
     published: int = 0
-    # Tokens of these that are in the response.
     sent: int = 0
     # Tokens up to the end of a stop string; later ones are not charged.
     stopped_at: int | None = None
@@ -134,8 +131,7 @@ class Recorded(Protocol):
     """Records the outcome of a request, as `gateway.records.live` does."""
 
     def observe(self, job: "LiveJob", event: Event) -> None:
-        """Record an event of a job. Of its tokens, only the first under each lease are reported, before they are
-        counted."""
+        """Record an event of a job; of its tokens only the first under each lease, before they are counted."""
 
     def charged(self, charge: Charge) -> None: ...
 
@@ -154,12 +150,10 @@ class LiveRequest:
     jobs: list["LiveJob"] = field(default_factory=list)
     reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)
-    # Set if the reservation does not cover all possible output.
     grants: "Grants | None" = None
     settled: bool = False
     # The caller's limits after the settlement; None until the store has answered.
     statuses: tuple[LimitStatus, ...] | None = None
-    # Set once all jobs are enqueued.
     record: "Recorded | None" = None
     is_faulty: bool = False
     _news: "list[tuple[LiveJob, News]]" = field(default_factory=list, repr=False)
@@ -216,7 +210,6 @@ class LiveJob:
     cut_at: int | None = None
     # Set before `put`: from then on the job may be in the queue, whatever `put` returned.
     message: Job | None = None
-    # Loop time at which it was first enqueued.
     queued_s: float = 0.0
     # Its first place among its tenant's jobs in the queue, from 1.
     place: int = 0
@@ -230,11 +223,9 @@ class LiveJob:
     # Prompt tokens found in the prefix cache; known from the first token on.
     cached_tokens: int = 0
     finished: Finished | None = None
-    # It has ended in the queue, according to its record.
     over: bool = False
     # Its end is decided. It is charged exactly once, with its request.
     settled: bool = False
-    # Set together with `finished`, if it is awaited.
     _ended: asyncio.Event | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

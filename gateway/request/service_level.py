@@ -38,9 +38,7 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lane: Lane
     # Tier in the response: `priority` or `flex` if requested and granted, else `default`.
     service_tier: str
-    # Stated deadline of the last token.
     deadline_ms: float | None
-    # Stated deadline of the first token.
     hard_ttft_ms: float | None
     # Longest wait in the queue: the lane's, unless a deadline is stated; or the client's own read timeout.
     max_wait_ms: float
@@ -143,8 +141,7 @@ def _milliseconds(given: Mapping[str, str], header: str) -> float | None:
 
 
 def _patience_ms(given: Mapping[str, str]) -> float:
-    """Return the official SDK's read timeout for a whole response. The SDK sends it itself, so invalid values are
-    ignored."""
+    """Return the official SDK's read timeout. The SDK sends it unasked, so invalid values are ignored."""
     value = _number(given.get(READ_TIMEOUT_HEADER, ""))
     return value * 1e3 if value is not None and value > 0 else math.inf
 

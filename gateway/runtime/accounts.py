@@ -24,7 +24,6 @@ from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.windows import Slicing
 from fairlane.store.retry import every
 
-# Interval between checks for ledgers to roll up.
 ROLL_UP_EVERY_S = 3_600.0
 # Time limit for remaining settlements after everything else has ended.
 SETTLE_GRACE_S = 5.0
