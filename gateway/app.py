@@ -92,17 +92,9 @@ def create_app(resources: Resources) -> Starlette:
     def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
         return Route(path, guarded(endpoint, path), methods=[method])
 
-    def once(path: str, kind: Kind[Any], endpoint: Endpoint) -> Endpoint:
-        bounds, prompts = events.bounds, kind.most_prompts
-        return Idempotent(
-            endpoint,
-            path,
-            resources.requests.runs,
-            bounds,
-            resources.telemetry,
-            most_prompts=prompts,
-            error_frame=kind.error_frame,
-        )
+    def once(path: str, kind: Kind[Any], endpoint: Endpoint) -> Route:
+        runs = resources.requests.runs
+        return tenant("POST", path, Idempotent(endpoint, path, runs, events.bounds, resources.telemetry, kind))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -111,15 +103,11 @@ def create_app(resources: Resources) -> Starlette:
 
     return _application(
         [
-            *[tenant("POST", path, once(path, kind, endpoints[path])) for path, kind in kinds.items()],
+            *[once(path, kind, endpoints[path]) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds)],
             tenant("POST", messages.COUNT_PATH, messages.CountTokens(events.preparer, events.bounds)),
-            tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept, seals))),
-            tenant(
-                "POST",
-                responses.COMPACT_PATH,
-                once(responses.COMPACT_PATH, responses.COMPACT, Compact(events, kept, seals)),
-            ),
+            once(responses.PATH, responses.RESPONSE, Respond(events, kept, seals)),
+            once(responses.COMPACT_PATH, responses.COMPACT, Compact(events, kept, seals)),
             tenant("GET", responses.ONE_PATH, stored.show),
             tenant("DELETE", responses.ONE_PATH, stored.forget),
             tenant("GET", responses.ITEMS_PATH, stored.list_items),
@@ -152,14 +140,8 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
         uploads_at_once=section.uploads_at_once,
         room=resources.requests.body_room,
     )
-    of_batches = BatchEndpoints(
-        records,
-        resources.batches.files,
-        resources.batches.storage,
-        resources.batches.runner,
-        resources.fleet.cache,
-        bounds,
-    )
+    storage, runner = resources.batches.storage, resources.batches.runner
+    of_batches = BatchEndpoints(records, resources.batches.files, storage, runner, resources.fleet.cache, bounds)
     return [
         ("POST", files.PATH, of_files.upload),
         ("GET", files.PATH, of_files.list),

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import QueryParams
 
-from fairlane.gateway.answers.builder import AnswerBuilder, Json
+from fairlane.gateway.answers.builder import AnswerBuilder
 from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.files import page
 from fairlane.gateway.api.generate import Generate, Parts
@@ -177,7 +177,10 @@ class StoredResponses:
         if query.order == "desc":
             items = items[::-1]
         if query.after is not None:
-            items = items[_position(items, query.after) + 1 :]
+            ids = [item["id"] for item in items]
+            if query.after not in ids:
+                raise invalid("after", "`after` is not an item of the response.")
+            items = items[ids.index(query.after) + 1 :]
         await send_json(context.send, page(items, query.limit), [])
 
     async def forget(self, context: RequestContext) -> None:
@@ -193,13 +196,6 @@ class StoredResponses:
         if content is None:
             raise not_found("response")
         return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)
-
-
-def _position(items: list[Json], item_id: str) -> int:
-    found = next((index for index, item in enumerate(items) if item["id"] == item_id), None)
-    if found is None:
-        raise invalid("after", "`after` is not an item of the response.")
-    return found
 
 
 def _asked(kind: type[Query], context: RequestContext) -> Query:

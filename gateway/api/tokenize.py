@@ -116,7 +116,11 @@ class TextEndpoints:
     def _detokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         asked = checked_fields(DetokenizeBody, {}, self._read(body))
         model = allowed_model(self.fleet_cache, asked.model, caller)
-        _check_ids(model, asked.tokens)
+        if len(asked.tokens) > model.context_length:
+            raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")
+        vocab_size = model.text.card.vocab_size
+        if asked.tokens and max(asked.tokens) >= vocab_size:
+            raise invalid("tokens", f"`tokens` holds a token id that is not below {vocab_size}.")
         return {"prompt": model.text.spelled_out(asked.tokens)}
 
     def _read(self, body: bytes) -> dict[str, Any]:
@@ -134,10 +138,3 @@ def _too_long(model: ServedModel, count: int | str, asked: TokenizeTextBody | To
     return context_length(
         model.context_length, count, None, "prompt" if isinstance(asked, TokenizeTextBody) else "messages"
     )
-
-
-def _check_ids(model: ServedModel, ids: Tokens) -> None:
-    if len(ids) > model.context_length:
-        raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")
-    if ids and max(ids) >= model.text.card.vocab_size:
-        raise invalid("tokens", f"`tokens` holds a token id that is not below {model.text.card.vocab_size}.")

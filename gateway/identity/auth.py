@@ -71,34 +71,26 @@ class Caller:
         return hashlib.sha256(self.secret.encode()).digest() if is_token(self.secret) else b""
 
 
+@dataclass(eq=False)
 class Authenticator:
-    """Maps requests to callers. Caches the store's answers for MEMORY_S, keyed by a hash of the credentials."""
+    """Maps requests to callers. Caches the store's answers for MEMORY_S, keyed by a hash of the credentials.
 
-    def __init__(
-        self,
-        keys: KeyLookup,
-        delegations: DelegationLookup | None = None,
-        *,
-        reader: CredentialReader | None = None,
-        tokens: Tokens | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`delegations` is needed where tokens or tenant headers are accepted; `tokens` verifies those of known
-        issuers."""
-        self._keys = keys
-        self._delegations = delegations
-        self._reader = reader or CredentialReader()
-        self._tokens = tokens
-        self._clock = clock
-        self._known: OrderedDict[Known, tuple[float, Identity]] = OrderedDict()
-        self._asking: dict[Known, asyncio.Task[Identity | None]] = {}
+    `delegations` is needed where tokens or tenant headers are accepted."""
+
+    keys: KeyLookup
+    delegations: DelegationLookup | None = None
+    reader: CredentialReader = field(default_factory=CredentialReader)
+    tokens: Tokens | None = None
+    clock: Callable[[], float] = time.monotonic
+    _known: OrderedDict[Known, tuple[float, Identity]] = field(default_factory=OrderedDict, init=False)
+    _asking: dict[Known, asyncio.Task[Identity | None]] = field(default_factory=dict, init=False)
 
     async def identify(self, scope: Scope) -> Caller:
         """Return the caller of a request. `check` decides what the caller may do.
 
         Raises ApiError: those of CredentialReader and Tokens, `invalid_api_key`, `identity_conflict`,
         `tenant_not_allowed`, `tenant_suspended`. Raises StoreUnavailable."""
-        brought = self._reader.read(scope)
+        brought = self.reader.read(scope)
         identity = self._remembered(brought) or await self._lookup(brought)
         return Caller(identity, brought.secret)
 
@@ -108,10 +100,10 @@ class Authenticator:
 
     def _remembered(self, brought: Credentials) -> Identity | None:
         before = self._known.get(_name(brought))
-        return before[1] if before is not None and self._clock() - before[0] < MEMORY_S else None
+        return before[1] if before is not None and self.clock() - before[0] < MEMORY_S else None
 
     async def _lookup(self, brought: Credentials) -> Identity:
-        now_s, name, known = self._clock(), _name(brought), self._known
+        now_s, name, known = self.clock(), _name(brought), self._known
         identity = await asyncio.shield(self._asked(brought, name))  # other callers may share this lookup
         if identity is None:
             known.pop(name, None)
@@ -139,14 +131,14 @@ class Authenticator:
         own = await self._of_secret(brought.secret)
         if own is None:
             return None
-        if brought.also and await self._keys.lookup(brought.also) is not None:
+        if brought.also and await self.keys.lookup(brought.also) is not None:
             raise identity_conflict()
         return await self._acting(own, brought.tenant) if brought.tenant not in ("", own.tenant.id) else own
 
     async def _of_secret(self, secret: str) -> Identity | None:
-        if self._tokens is None or not is_token(secret):
-            return await self._keys.lookup(secret)
-        return await self._delegated(await self._tokens.delegation(secret))
+        if self.tokens is None or not is_token(secret):
+            return await self.keys.lookup(secret)
+        return await self._delegated(await self.tokens.delegation(secret))
 
     async def _acting(self, own: Identity, tenant: str) -> Identity | None:
         scopes = own.key.scopes
@@ -160,7 +152,7 @@ class Authenticator:
         return await self._delegated(Delegation(via=f"{KEY_WAY}{own.key.id}", tenant=tenant, scopes=passed_on))
 
     async def _delegated(self, delegation: Delegation) -> Identity | None:
-        return None if self._delegations is None else await self._delegations.identity(delegation)
+        return None if self.delegations is None else await self.delegations.identity(delegation)
 
 
 def _name(brought: Credentials) -> Known:

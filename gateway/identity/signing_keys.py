@@ -5,9 +5,11 @@ another type. Fetches are bounded in time, bytes and keys, and decoded in a thre
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -38,17 +40,17 @@ class AnswerRefused(Exception):
     """An unusable reply of an identity provider. The message contains no part of it."""
 
 
+@dataclass(eq=False)
 class SigningKeys:
     """The keys of one issuer. For one event loop."""
 
-    def __init__(self, issuer: SignerSection, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._issuer = issuer
-        self._clock = clock
-        self._keys: Keys = {}
-        self._read_s = float("-inf")
-        self._sought_s = float("-inf")
-        self._fetching: asyncio.Task[None] | None = None
-        self._is_failing = False
+    issuer: SignerSection
+    clock: Callable[[], float] = time.monotonic
+    _keys: Keys = field(default_factory=dict, init=False)
+    _read_s: float = field(default=-math.inf, init=False)
+    _sought_s: float = field(default=-math.inf, init=False)
+    _fetching: asyncio.Task[None] | None = field(default=None, init=False)
+    _is_failing: bool = field(default=False, init=False)
 
     async def of(self, kid: str, algorithm: str) -> jwt.PyJWK:
         """Return the key with an id.
@@ -58,9 +60,9 @@ class SigningKeys:
         key = self._known(kid, algorithm)
         if key is not None:
             return key
-        is_recent = self._clock() - self._read_s < RECENT_S
+        is_recent = self.clock() - self._read_s < RECENT_S
         if not is_recent and not self._may_seek():
-            wait_s = UNKNOWN_EVERY_S - (self._clock() - self._sought_s)
+            wait_s = UNKNOWN_EVERY_S - (self.clock() - self._sought_s)
             raise ApiError(
                 "The token's key is unknown, and its issuer cannot be asked again yet.",
                 "issuer_unavailable",
@@ -78,23 +80,23 @@ class SigningKeys:
     async def run(self) -> None:
         while True:
             await asyncio.shield(self._fetch())
-            await asyncio.sleep(self._issuer.refresh_s if self._keys else FIRST_RETRY_S)
+            await asyncio.sleep(self.issuer.refresh_s if self._keys else FIRST_RETRY_S)
 
     def _known(self, kid: str, algorithm: str) -> jwt.PyJWK | None:
-        is_stale = self._clock() - self._read_s > self._issuer.stale_s
+        is_stale = self.clock() - self._read_s > self.issuer.stale_s
         return None if is_stale else self._keys.get((kid, algorithm))
 
     def _may_seek(self) -> bool:
         if self._fetching is not None:
             return True
-        if self._clock() - self._sought_s < UNKNOWN_EVERY_S:
+        if self.clock() - self._sought_s < UNKNOWN_EVERY_S:
             return False
-        self._sought_s = self._clock()
+        self._sought_s = self.clock()
         return True
 
     def _fetch(self) -> "asyncio.Task[None]":
         if self._fetching is None:
-            self._fetching = asyncio.create_task(self._read(), name=f"keys of {self._issuer.issuer}")
+            self._fetching = asyncio.create_task(self._read(), name=f"keys of {self.issuer.issuer}")
             self._fetching.add_done_callback(self._fetched)
         return self._fetching
 
@@ -102,17 +104,17 @@ class SigningKeys:
         self._fetching = None
 
     async def _read(self) -> None:
-        began_s = self._clock()
+        began_s = self.clock()
         try:
-            found = await _read_keys(self._issuer)
+            found = await _read_keys(self.issuer)
         except Exception as error:  # noqa: BLE001 - whatever the response causes, the old keys stay
             if not self._is_failing:
                 reason = str(error) if isinstance(error, AnswerRefused) else type(error).__name__
-                log.warning("the keys of issuer %s cannot be read: %s", self._issuer.issuer, reason)
+                log.warning("the keys of issuer %s cannot be read: %s", self.issuer.issuer, reason)
             self._is_failing = True
             return
         if self._is_failing:
-            log.warning("the keys of issuer %s can be read again", self._issuer.issuer)
+            log.warning("the keys of issuer %s can be read again", self.issuer.issuer)
         self._keys, self._read_s, self._is_failing = found, began_s, False
 
 

@@ -63,16 +63,13 @@ class Verifier:
 
         Raises ApiError: `invalid_token`, `token_expired`, `token_not_yet_valid`, `wrong_audience`,
         `unknown_signing_key`, `issuer_unavailable`."""
-        header, issuer = _read(token)
-        algorithm, kid = header.get("alg"), header.get("kid")
-        if issuer != self._issuer.issuer or algorithm not in self._issuer.algorithms:
+        header, named = _read(token)
+        issuer, algorithm, kid = self._issuer, header.get("alg"), header.get("kid")
+        if named != issuer.issuer or algorithm not in issuer.algorithms:
             raise invalid_token()
         if not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
             raise invalid_token()
-        return self._verified(token, await self.keys.of(kid, algorithm))
-
-    def _verified(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        issuer = self._issuer
+        key = await self.keys.of(kid, algorithm)
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
@@ -87,9 +84,8 @@ class Verifier:
             raise ApiError("The token has expired.", "token_expired") from None
         except jwt.ImmatureSignatureError:
             wait_s = _valid_from_s(token) - issuer.leeway_s - time.time()
-            raise ApiError(
-                "The token is not valid yet.", "token_not_yet_valid", retry_after_s=max(1.0, wait_s)
-            ) from None
+            message = "The token is not valid yet."
+            raise ApiError(message, "token_not_yet_valid", retry_after_s=max(1.0, wait_s)) from None
         except jwt.InvalidAudienceError:
             raise ApiError("The token's audience is not this gateway.", "wrong_audience") from None
         except _MALFORMED:

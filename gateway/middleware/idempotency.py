@@ -9,11 +9,11 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Send
 
-from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import sse
@@ -23,6 +23,7 @@ from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedChannel, Recording, Run, Runs, not_kept
 from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
+from fairlane.gateway.pipeline.prepare import Kind
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Name, OwnedRun, Seal
 
@@ -61,23 +62,26 @@ class Listener:
         """Send the response to its end, then call `completed`.
 
         Raises the error that ended the run, even after a whole response, and ClientDisconnect."""
+        recording = self.run.recording
         await self._wait_for_beginning()
         try:
-            if self.run.recording.status:
+            if recording.status:
                 await self._repeat()
-                if self.run.recording.is_whole:
+                if recording.is_whole:
                     completed()
         except Lost:
             if self._started:
                 raise ClientDisconnect from None  # too far behind: the next part was dropped
             raise not_kept() from None
-        while not self.run.recording.has_ended:
-            await self.run.recording.changed(None)
-        error = self.run.recording.error
+        while not recording.has_ended:
+            await recording.changed(None)
+        error = recording.error
         if error is None:
             return
-        if self._started and not self.run.recording.is_whole:
-            await self._fail(error)
+        is_cut = self._started and not recording.is_whole
+        if is_cut and self.wants_stream and not isinstance(error, ClientDisconnect):
+            told = error if isinstance(error, ApiError) else internal_error()
+            await self._write(self.fault(told), is_last=True)
         raise error
 
     async def _wait_for_beginning(self) -> None:
@@ -96,7 +100,7 @@ class Listener:
 
     async def _repeat(self) -> None:
         recording, position, is_last = self.run.recording, 0, False
-        chunk = recording.after(position)
+        recording.after(position)  # raises Lost before the response starts
         await self._start(recording.headers, recording.status)
         while not is_last:
             chunk, position, is_last = recording.after(position), recording.count, recording.is_whole
@@ -107,11 +111,6 @@ class Listener:
                 return
             else:
                 await recording.changed(None)
-
-    async def _fail(self, error: Exception) -> None:
-        if self.wants_stream and not isinstance(error, ClientDisconnect):
-            told = error if isinstance(error, ApiError) else internal_error()
-            await self._write(self.fault(told), is_last=True)
 
     async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
         if not self._started:
@@ -134,17 +133,14 @@ _TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HE
 
 @dataclass(eq=False)
 class Idempotent:
-    """Wraps one endpoint. Requests without the header pass through unchanged.
-
-    `most_prompts` bounds one request's prompts. `error_frame` makes a stream's frame of an error's JSON."""
+    """Wraps one endpoint. Requests without the header pass through unchanged."""
 
     endpoint: Endpoint
     path: str
     runs: Runs
     bounds: Bounds
     telemetry: Telemetry
-    most_prompts: int
-    error_frame: Callable[[Json], bytes]
+    kind: Kind[Any]
 
     def __call__(self, context: RequestContext) -> Awaitable[None]:
         key = key_of(context.headers)
@@ -152,7 +148,7 @@ class Idempotent:
 
     async def _once(self, key: bytes, context: RequestContext) -> None:
         caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self.bounds
-        max_bytes = bounds.room.most_bytes(self.most_prompts)
+        max_bytes = bounds.room.most_bytes(self.kind.most_prompts)
         body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
         looked_at = partial(_fingerprint, self.path, headers, body)
         digest, wants_stream = await bounds.room.run(caller.tenant_id, len(body), looked_at)
@@ -182,7 +178,7 @@ class Idempotent:
             schedule=bounds.stream_schedule,
             tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
-            fault=lambda error: self.error_frame(error_body(error, self.path, context.request_id)),
+            fault=lambda error: self.kind.error_frame(error_body(error, self.path, context.request_id)),
         )
         try:
             with ClientConnection(exchange.disconnect) as client, run.listening():

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from starlette.requests import ClientDisconnect
@@ -137,15 +138,14 @@ HEADER = "idempotency-key"
 _TRACE = "traceparent"
 
 
-def conflict() -> ApiError:
-    """Return the error for a key that was used for another request."""
-    return ApiError("This idempotency key was used for another request.", "idempotency_conflict", HEADER)
-
-
-def not_kept() -> ApiError:
-    """Return the error for a run that has ended, but whose response is no longer kept."""
-    message = "The request of this idempotency key was served and charged, but its response is no longer kept."
-    return ApiError(f"{message} Use another key to run it again.", "idempotency_conflict", HEADER)
+conflict = partial(ApiError, "This idempotency key was used for another request.", "idempotency_conflict", HEADER)
+not_kept = partial(
+    ApiError,
+    "The request of this idempotency key was served and charged, but its response is no longer kept. "
+    "Use another key to run it again.",
+    "idempotency_conflict",
+    HEADER,
+)
 
 
 class Run:

@@ -4,6 +4,7 @@ Unexpected exceptions are answered as internal errors and logged without their m
 
 import logging
 import traceback
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,17 +21,17 @@ def log_fault(request_id: str, error: Exception) -> None:
     log.error("request %s failed\n%s%s", request_id, stack, type(error).__qualname__)
 
 
+@dataclass(eq=False)
 class RequestIdMiddleware:
     """Adds the id to the response, and ends a call with a 500 if the application raises.
 
     A response that has started is left incomplete: the server closes its connection."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         request_id = exchange_of(scope).request_id
         named = (HEADER, request_id.encode("ascii"))
@@ -45,7 +46,7 @@ class RequestIdMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_named)
+            await self.app(scope, receive, send_named)
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not started:

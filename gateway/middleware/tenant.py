@@ -43,21 +43,22 @@ _WORK_S_PER_REQUEST = 0.001
 _TELLING = frozenset({401, 403})
 
 
+@dataclass(eq=False)
 class RefusedRequests:
     """A token bucket of invalid requests for each key, refilled within a minute. For one event loop."""
 
-    def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = per_minute
-        self._clock = clock
-        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+    per_minute: int
+    clock: Callable[[], float] = time.monotonic
+    # By key: amount used, and when.
+    _used: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict, init=False)
 
     def check(self, key_id: str) -> None:
         if key_id not in self._used:
             return
         used = self._used_of(key_id)
-        if used > self._most - 1:
-            block = LimitBlock(NAME, "key", self._most, round(used), 0, 1, None)
-            raise limit_denied("rate", block, (used - self._most + 1) * MINUTE_S / self._most)
+        if used > self.per_minute - 1:
+            block = LimitBlock(NAME, "key", self.per_minute, round(used), 0, 1, None)
+            raise limit_denied("rate", block, (used - self.per_minute + 1) * MINUTE_S / self.per_minute)
 
     def count(self, key_id: str, status: int, body_bytes: int, work_s: float = 0.0) -> None:
         """Count an invalid request of a key. Rejections by a limit count only for a large body or long work."""
@@ -66,14 +67,14 @@ class RefusedRequests:
         cost = max(body_bytes // _BYTES_PER_REQUEST, int(work_s / _WORK_S_PER_REQUEST)) + (status != 429)
         if not cost:
             return
-        self._used[key_id] = self._used_of(key_id) + cost, self._clock()
+        self._used[key_id] = self._used_of(key_id) + cost, self.clock()
         self._used.move_to_end(key_id)
         if len(self._used) > REMEMBERED:
             self._used.popitem(last=False)
 
     def _used_of(self, key_id: str) -> float:
         used, when_s = self._used.get(key_id, (0.0, 0.0))
-        return max(0.0, used - (self._clock() - when_s) * self._most / MINUTE_S)
+        return max(0.0, used - (self.clock() - when_s) * self.per_minute / MINUTE_S)
 
 
 @dataclass(eq=False)

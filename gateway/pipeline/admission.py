@@ -5,6 +5,7 @@ No function does I/O. Rejections by the queue are also translated to API errors 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fairlane.gateway.dialects.openai.rate_limits import queued_limits
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
@@ -155,26 +156,26 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
     return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)
 
 
+@dataclass(eq=False)
 class AllOpenRequests:
     """The open requests of each queue. It is notified when a job is admitted, enqueued, receives tokens, and ends."""
 
-    def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lanes = lanes
-        self._clock = clock
-        self._open_requests: dict[str, OpenRequests] = {}
-        # Jobs that are admitted and not enqueued yet.
-        self._held: set[str] = set()
-        # Jobs that are enqueued and have not ended.
-        self._flying: set[str] = set()
-        self._idle: asyncio.Event | None = None
+    lanes: Mapping[LaneName, Lane]
+    clock: Callable[[], float] = time.monotonic
+    _open_requests: dict[str, OpenRequests] = field(default_factory=dict, init=False)
+    # Jobs that are admitted and not enqueued yet.
+    _held: set[str] = field(default_factory=set, init=False)
+    # Jobs that are enqueued and have not ended.
+    _flying: set[str] = field(default_factory=set, init=False)
+    _idle: asyncio.Event | None = field(default=None, init=False)
 
     @property
     def now_ms(self) -> float:
-        return self._clock() * 1e3
+        return self.clock() * 1e3
 
     def at(self, queue: str) -> OpenRequests:
         if queue not in self._open_requests:
-            self._open_requests[queue] = OpenRequests(self._lanes)
+            self._open_requests[queue] = OpenRequests(self.lanes)
         return self._open_requests[queue]
 
     @property
@@ -222,7 +223,7 @@ class AllOpenRequests:
             published += choice.published
         count = len(job.choices)
         own = self._open_requests[job.queue]  # it exists: the job entered it
-        own.produced(job.id, published // count, self._clock() * 1e3, are_last=ends and count == 1)
+        own.produced(job.id, published // count, self.clock() * 1e3, are_last=ends and count == 1)
 
     def left(self, job: LiveJob) -> None:
         if job.message is None:

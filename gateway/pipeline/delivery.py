@@ -224,10 +224,6 @@ class Dispatcher:
             if len(line.strays) < MAX_STRAYS:
                 line.strays.setdefault(event.job_id)
 
-    def _is_at(self, job_id: str, line: _Line) -> bool:
-        job = self._jobs.get(job_id)
-        return job is not None and job.queue == line.name
-
     def _may_wait(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
         return job is not None and not (job.begun or job.finished or job.over)
@@ -255,7 +251,8 @@ class Dispatcher:
             await line.link.reader.gateway_alive(self.gateway_id)  # the reader tracks how far it has read
         if self.is_elected():
             await queue.reclaim()
-        strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]
+        own = {job.id for job in self._jobs.values() if job.queue == name}
+        strays = [job_id for job_id in line.strays if job_id not in own]
         for job_id in strays[:PER_CALL]:  # bounded: the heartbeat waits for these calls
             record = await queue.cancel(job_id)
             line.strays.pop(job_id, None)

@@ -83,17 +83,10 @@ class Known:
         seen_s: float,
         by: Mapping[ModelLane, list[LimitStatus]] | None = None,
     ) -> "Known":
-        """`statuses` are its own, possibly among others. `by` has those of each of `long_by`."""
+        """`statuses` are its own, possibly among others. `by` has those of each model and lane."""
         scope: Scope = "tenant" if isinstance(of, Tenant) else "key"
         left_by = {name: _least(found, "model_lane", _remaining) for name, found in (by or {}).items()}
         return cls(of, _least(statuses, scope, _remaining), seen_s, left_by)
-
-
-def long_by(tenant: Tenant) -> list[ModelLane]:
-    """Return the tenant's models and lanes that have their own limit per day or month."""
-    return [
-        (by.model, by.lane) for by in tenant.limits_by if any(_WINDOWS[name] in _LONG for name in by.limits.as_dict())
-    ]
 
 
 class LocalShare:
@@ -376,8 +369,11 @@ class GuardedQuotas:
             return
         statuses = await self._store.statuses(ask.root, tenant.account, ask.key_id)
         by = {
-            (model, lane): await self._store.statuses(ask.root, tenant.account, model=model, lane=lane)
-            for model, lane in long_by(tenant)
+            (each.model, each.lane): await self._store.statuses(
+                ask.root, tenant.account, model=each.model, lane=each.lane
+            )
+            for each in tenant.limits_by
+            if any(_WINDOWS[name] in _LONG for name in each.limits.as_dict())
         }
         found = {("tenant", tenant.id): Known.now(tenant, statuses, now_s, by)}
         key = await self._find_key(tenant, ask.key_id) if ask.key_id else None

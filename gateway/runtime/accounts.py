@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.identity.auth import Authenticator
 from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
@@ -33,8 +32,7 @@ class Accounts:
     """Everything in the store of budgets, and the callers that it identifies."""
 
     def __init__(self, setup: Setup, stores: Stores, modes: Modes, slicing: Slicing) -> None:
-        settings, telemetry = setup.settings, setup.telemetry
-        section, patient = settings.gateway, stores.budgets.patient
+        section, patient = setup.settings.gateway, stores.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.prices = PriceStore(patient)
@@ -60,14 +58,9 @@ class Accounts:
             self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
         self.quotas: QuotaStore = self.guard or quotas
         self._tokens = Tokens(section.issuers) if section.issuers else None
-        self.authenticator = self._authenticator(settings, stores)
-        telemetry.unreported.set_function(lambda: self.unreported)
-
-    def _authenticator(self, settings: GatewaySettings, stores: Stores) -> Authenticator:
-        section = settings.gateway
         keys, delegations = KeyStore(stores.budgets.short), DelegatedKeys(stores.budgets.short)
         remembered = RememberedKeys(keys, delegations)
-        return Authenticator(
+        self.authenticator = Authenticator(
             remembered if self.guard else keys,
             remembered if self.guard else delegations,
             reader=CredentialReader(
@@ -77,6 +70,7 @@ class Accounts:
             ),
             tokens=self._tokens,
         )
+        setup.telemetry.unreported.set_function(lambda: self.unreported)
 
     @property
     def unreported(self) -> int:

@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 from opentelemetry.sdk.trace import SpanProcessor
 
@@ -106,5 +107,4 @@ class Resources:
                 await self.fleet.open_requests.wait_until_idle()
 
 
-def _shutting_down() -> ApiError:
-    return ApiError("This gateway is shutting down.", "shutting_down", retry_after_s=1.0)
+_shutting_down = partial(ApiError, "This gateway is shutting down.", "shutting_down", retry_after_s=1.0)

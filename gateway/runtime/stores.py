@@ -28,9 +28,6 @@ class Stores:
         needed = {self.main.breaker, self.budgets.breaker} if modes.are_closed else {self.main.breaker}
         self.availability = RequiredStores(tuple(needed))
         self.checks = StoreChecks(settings.stores, timeout_s=timeout_s)
-        self._connect_metrics(telemetry)
-
-    def _connect_metrics(self, telemetry: Telemetry) -> None:
         main, budgets = self.main.breaker, self.budgets.breaker
         telemetry.store_up.set_function(lambda: main.is_whole)
         telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
