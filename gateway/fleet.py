@@ -26,8 +26,6 @@ REFRESH_EVERY_S = 0.5
 # Queues read in one burst, so that the store's other callers are served in between.
 ASKED_AT_ONCE = 50
 STALE_AFTER_S = 5.0
-
-
 Depths = Mapping[LaneName, LaneDepth]
 
 
@@ -168,15 +166,13 @@ class FleetCache:
         }
         self.workers, self._queues, self._refreshed_at = workers, queues, self.clock()
         self.longest_context = max((model.context_length for model in self.models.values()), default=None)
-        self._forget({entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers})
+        known = {entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers}
+        self._texts = {sha256: text for sha256, text in self._texts.items() if sha256 in known}
+        self._refused &= known
         seen = [(name, entry.queue) for name, entry in entries.items()]
         self._seen_s |= dict.fromkeys(seen + [(each.model, each.queue) for each in workers], self._refreshed_at)
         forget_s = self._refreshed_at - CARD_TTL_MS / 1e3
         self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s > forget_s}
-
-    def _forget(self, known: Collection[str]) -> None:
-        self._texts = {sha256: text for sha256, text in self._texts.items() if sha256 in known}
-        self._refused.intersection_update(known)
 
     async def _text(self, sha256: str) -> TextModel | None:
         """Return the card's tokenizer. It is loaded once, in a thread, because a large one takes most of a second."""

@@ -32,12 +32,7 @@ class Server(uvicorn.Server):
     """uvicorn's server, which drains the gateway before it closes anything."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        resources: Resources,
-        *,
-        shares: bool = False,
-        beside: Sockets | None = None,
+        self, config: uvicorn.Config, resources: Resources, *, shares: bool = False, beside: Sockets | None = None
     ) -> None:
         """`shares`: other processes listen on the same sockets. `beside`: sockets of the additional ports."""
         super().__init__(config)

@@ -7,8 +7,6 @@ from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 
 CHAT_PATH = "/v1/chat/completions"
-
-
 CHAT = Kind(
     operation="chat",
     prompt_param="messages",
@@ -19,13 +17,11 @@ CHAT = Kind(
 )
 
 
-COMPLETION_PATH = "/v1/completions"
-
-
 def _completion_prompts(text: TextModel, request: CompletionRequest) -> list[Tokens]:
     return [text.prompt(prompt) for prompt in request.prompts]
 
 
+COMPLETION_PATH = "/v1/completions"
 COMPLETION = Kind(
     operation="text_completion",
     prompt_param="prompt",

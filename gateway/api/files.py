@@ -17,12 +17,7 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES, LineIndex, LineScanner
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
-from fairlane.gateway.dialects.openai.batches import (
-    LONGEST_EXPIRY_S,
-    SHORTEST_EXPIRY_S,
-    FilesQuery,
-    read_query,
-)
+from fairlane.gateway.dialects.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.multipart import FILE, Form, read_form
@@ -144,7 +139,7 @@ class FileEndpoints:
             bytes=form.file_bytes,
             created_at=now_s,
             expires_at=now_s + expires_after_s,
-            filename=_name(form),
+            filename="".join(filter(str.isprintable, form.file_name or ""))[:LONGEST_NAME],
             purpose="batch",
             lines=len(found),
             readable=draft.scanner.readable,
@@ -249,7 +244,3 @@ def _expires_after_s(form: Form) -> int:
         rule = f"must be a whole number from {SHORTEST_EXPIRY_S} to {LONGEST_EXPIRY_S}."
         raise invalid(_SECONDS, f"`{_SECONDS}` {rule}")
     return int(seconds)
-
-
-def _name(form: Form) -> str:
-    return "".join(character for character in form.file_name or "" if character.isprintable())[:LONGEST_NAME]

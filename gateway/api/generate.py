@@ -202,11 +202,7 @@ class Generate(Generic[Generation]):
             context.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}
         context.pace_s, context.queued_s = events.seconds_per_token, events.queued_s
         self._parts.telemetry.generated(
-            context.lane,
-            context.model,
-            context.tenant,
-            queued_s=context.queued_s,
-            pace_s=context.pace_s,
+            context.lane, context.model, context.tenant, queued_s=context.queued_s, pace_s=context.pace_s
         )
 
 

@@ -12,8 +12,6 @@ from fairlane.gateway.pipeline.prepare import Kind, Preparer, conversation
 
 MESSAGES_PATH = ANTHROPIC_PATH
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
-
-
 MESSAGES = Kind(
     operation="chat",
     prompt_param="messages",

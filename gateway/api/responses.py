@@ -56,8 +56,6 @@ RESPONSE = Kind(
     prompts=_prompts,
     answer=ResponseAnswer,
 )
-
-
 COMPACT = replace(RESPONSE, answer=CompactionAnswer)
 
 

@@ -62,9 +62,8 @@ class StoreChecks:
             known, self._faults[name] = self._faults[name], found
             for fault in found:
                 if fault not in known:
-                    log.log(
-                        logging.ERROR if fault.is_serious else logging.WARNING, "the %s has a fault: %s", name, fault
-                    )
+                    level = logging.ERROR if fault.is_serious else logging.WARNING
+                    log.log(level, "the %s has a fault: %s", name, fault)
             for fault in known:
                 if fault not in found:
                     log.info("the %s no longer has this fault: %s", name, fault.found)

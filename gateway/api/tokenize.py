@@ -13,7 +13,7 @@ from fairlane.gateway.dialects.openai.field_types import Hint, Off, On, Text
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, checked_fields
 from fairlane.gateway.dialects.openai.requests import read_chat
-from fairlane.gateway.errors import ApiError, context_length, invalid
+from fairlane.gateway.errors import context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.json_reader import read_object
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
@@ -102,12 +102,13 @@ class TextEndpoints:
         else:
             asked = checked_fields(TokenizeTextBody, {}, fields)
         model = allowed_model(self.fleet_cache, asked.model, caller)
+        param = "prompt" if isinstance(asked, TokenizeTextBody) else "messages"
         try:
             ids = _prompt(model, asked)
         except PromptTooLong as long:
-            raise _too_long(model, f"at least {long.least_tokens}", asked) from None
+            raise context_length(model.context_length, f"at least {long.least_tokens}", None, param) from None
         if len(ids) > model.context_length:
-            raise _too_long(model, len(ids), asked)
+            raise context_length(model.context_length, len(ids), None, param)
         told: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
         if asked.return_token_strs:
             told["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
@@ -132,9 +133,3 @@ def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody) -> T
         return model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
     [prompt] = CHAT.prompts(model.text, read_chat(asked))
     return prompt
-
-
-def _too_long(model: ServedModel, count: int | str, asked: TokenizeTextBody | TokenizeChatBody) -> ApiError:
-    return context_length(
-        model.context_length, count, None, "prompt" if isinstance(asked, TokenizeTextBody) else "messages"
-    )

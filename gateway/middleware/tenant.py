@@ -121,7 +121,14 @@ class TenantMiddleware:
 
     async def _authenticate(self, context: RequestContext) -> None:
         if context.span.is_recording:
-            context.span.set(_asked(context.scope))
+            scope = context.scope
+            asked: Notes = {
+                "http.request.method": scope["method"],
+                "url.path": scope["path"],
+                "url.scheme": scope.get("scheme", "http"),
+                "network.protocol.version": scope.get("http_version"),
+            }
+            context.span.set(asked)
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
@@ -193,15 +200,6 @@ class TenantMiddleware:
             took_s * 1e3,
             extra={"context": context},
         )
-
-
-def _asked(scope: Scope) -> Notes:
-    return {
-        "http.request.method": scope["method"],
-        "url.path": scope["path"],
-        "url.scheme": scope.get("scheme", "http"),
-        "network.protocol.version": scope.get("http_version"),
-    }
 
 
 @dataclass(eq=False)

@@ -89,18 +89,18 @@ class Known:
         return cls(of, _least(statuses, scope, _remaining), seen_s, left_by)
 
 
+@dataclass(eq=False)
 class LocalShare:
     """Local admission: an in-memory quota store that holds this gateway's share of each limit."""
 
-    def __init__(self, modes: Modes, twin: MemoryQuotaStore) -> None:
-        self.modes = modes
-        self.twin = twin
-        self.gateways = 1
-        # By kind, `tenant` or `key`, and id.
-        self.known: dict[tuple[str, str], Known] = {}
-        # Parents of the known tenants.
-        self._above: set[str] = set()
-        self._stored: dict[tuple[str, str], Known] = {}
+    modes: Modes
+    twin: MemoryQuotaStore
+    gateways: int = field(default=1, init=False)
+    # By kind, `tenant` or `key`, and id.
+    known: dict[tuple[str, str], Known] = field(default_factory=dict, init=False)
+    # Parents of the known tenants.
+    _above: set[str] = field(default_factory=set, init=False)
+    _stored: dict[tuple[str, str], Known] = field(default_factory=dict, init=False)
 
     def forget(self, kind: str, name: str) -> None:
         if kind != "tenant" or name not in self._above:

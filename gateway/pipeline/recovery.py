@@ -196,12 +196,10 @@ class LostJobs:
         now, self._due = self._due[:MOST_LOOKS], self._due[MOST_LOOKS:]
         for name in now:
             job = jobs.get(name)
-            if job is not None and await self._is_gone(job):
-                self._missed.add(name)
-
-    async def _is_gone(self, job: LiveJob) -> bool:
-        record = await self.dispatcher.queue(job.queue).record(job.id)
-        return record is None or record.state is JobState.ENDED
+            if job is not None:
+                record = await self.dispatcher.queue(job.queue).record(name)
+                if record is None or record.state is JobState.ENDED:
+                    self._missed.add(name)
 
 
 def _received_tokens(job: LiveJob) -> int:

@@ -116,16 +116,9 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
     for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
         if head.token_ids:
             told = None if head.stopped else end  # the reader finds the stop string itself
-            job.accept(
-                TokenDelta(
-                    job_id=job.id,
-                    epoch=0,
-                    choice=choice,
-                    first_index=0,
-                    token_ids=head.token_ids,
-                    finish_reason=told,
-                )
-            )
+            ids = head.token_ids
+            delta = TokenDelta(job_id=job.id, epoch=0, choice=choice, first_index=0, token_ids=ids, finish_reason=told)
+            job.accept(delta)
     is_over = None not in ends
     if is_over:
         job.accept(Finished(job_id=job.id, epoch=0, outcome=Outcome.FINISHED))

@@ -52,13 +52,7 @@ class Requests:
         )
         self._grammars = GrammarChecker()
         preparer = Preparer(
-            lanes,
-            fleet.cache,
-            fleet.open_requests,
-            refusal,
-            self.body_room,
-            self._grammars,
-            insight.trace,
+            lanes, fleet.cache, fleet.open_requests, refusal, self.body_room, self._grammars, insight.trace
         )
         self.settlements = Settlements(quotas, dispatcher, telemetry, confirm_s=confirm_s)
         self.submitter = Submitter(
