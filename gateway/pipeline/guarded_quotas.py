@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -98,21 +98,15 @@ class LocalShare:
     gateways: int = field(default=1, init=False)
     # By kind, `tenant` or `key`, and id.
     known: dict[tuple[str, str], Known] = field(default_factory=dict, init=False)
-    # Parents of the known tenants.
-    _above: set[str] = field(default_factory=set, init=False)
     _stored: dict[tuple[str, str], Known] = field(default_factory=dict, init=False)
 
-    def forget(self, kind: str, name: str) -> None:
-        if kind != "tenant" or name not in self._above:
-            self.known.pop((kind, name), None)
-            self._stored.pop((kind, name), None)
-
-    def keep(self, tenants: Collection[str]) -> None:
-        found = [known.of for known in (self.known.get(("tenant", name)) for name in tenants) if known is not None]
-        self._above = {name for tenant in found if isinstance(tenant, Tenant) for name in tenant.above}
-        for kind, name in list(self.known):
-            if kind == "tenant" and name not in tenants:
-                self.forget(kind, name)
+    def keep(self, tenants: Collection[str], keys: Collection[str]) -> None:
+        """Forget all but these tenants, their parents, and these keys."""
+        found = [known.of for (_, name), known in self.known.items() if name in tenants]
+        parents = [above for tenant in found if isinstance(tenant, Tenant) for above in tenant.above]
+        kept = {("tenant", name) for name in (*tenants, *parents)} | {("key", name) for name in keys}
+        self.known = {name: known for name, known in self.known.items() if name in kept}
+        self._stored = {name: known for name, known in self._stored.items() if name in kept}
 
     async def prepare(self, ask: Ask) -> None:
         """Write a request's limits to the in-memory store. Raises StoreUnavailable if it must not be admitted."""
@@ -215,7 +209,6 @@ class GuardedQuotas:
         self._share = LocalShare(modes, self._twin)
         # The last request that the store admitted of each tenant and key, and its time: the tenants and keys to read.
         self._seen: OrderedDict[tuple[str, str], tuple[float, Ask]] = OrderedDict()
-        self._keys_of: Counter[str] = Counter()
         self._local: dict[str, _Unasked] = {}
         self._backlog: deque[tuple[Ask, Charge]] = deque()
         self._away_since_s: float | None = None
@@ -334,38 +327,28 @@ class GuardedQuotas:
 
     def _remember(self, ask: Ask) -> None:
         who = ask.tenant, ask.key_id
-        self._keys_of[ask.tenant] += who not in self._seen
         self._seen[who] = self._clock(), ask
         self._seen.move_to_end(who)
         if len(self._seen) > REMEMBERED:
-            self._forget(*next(iter(self._seen)))
-
-    def _forget(self, tenant_id: str, key_id: str) -> None:
-        if self._seen.pop((tenant_id, key_id), None) is None:
-            return
-        self._share.forget("key", key_id)
-        self._keys_of[tenant_id] -= 1
-        if not self._keys_of[tenant_id]:
-            del self._keys_of[tenant_id]
-            self._share.forget("tenant", tenant_id)
+            self._seen.popitem(last=False)
 
     async def _look(self) -> None:
         due_s, failures = self._clock() - LOOK_EVERY_S, StoreFailures()
         while self._seen and next(iter(self._seen.values()))[0] < self._clock() - TRUSTED_S:
-            self._forget(*next(iter(self._seen)))
+            self._seen.popitem(last=False)
         for _, ask in list(self._seen.values()):
             key = self._share.known.get(("key", ask.key_id))
             tenant = self._share.known.get(("tenant", ask.tenant))
             if tenant is None or tenant.seen_s <= due_s or (ask.key_id and (key is None or key.seen_s <= due_s)):
                 with failures:
                     await self._look_at(ask)
-        self._share.keep(self._keys_of)
+        self._share.keep({tenant for tenant, _ in self._seen}, {key for _, key in self._seen})
         failures.raise_last()
 
     async def _look_at(self, ask: Ask) -> None:
         tenant, now_s = await self._find_tenant(ask.tenant), self._clock()
         if tenant is None:
-            self._forget(ask.tenant, ask.key_id)
+            self._seen.pop((ask.tenant, ask.key_id), None)
             return
         statuses = await self._store.statuses(ask.root, tenant.account, ask.key_id)
         by = {
