@@ -185,7 +185,29 @@ def _status_routes(resources: Resources) -> list[Route]:
 
 
 def _operators(resources: Resources) -> list[BaseRoute]:
-    parts = _admin(resources)
+    parts = AdminParts(
+        operators=resources.control.operators,
+        single_sign_on=resources.control.single_sign_on,
+        tenants=resources.accounts.tenants,
+        keys=resources.accounts.keys,
+        budgets=resources.accounts.quotas,
+        ledger=resources.accounts.ledger,
+        audit=resources.accounts.audit,
+        fleet=resources.fleet.stored,
+        lanes=resources.lanes,
+        batches=resources.batches.records,
+        records=resources.insight.records,
+        open_requests=resources.fleet.open_requests,
+        overview=resources.control.overview,
+        traces=resources.insight.traces,
+        live=resources.control.live,
+        history=resources.control.history,
+        prices=resources.accounts.prices,
+        known_prices=resources.accounts.known_prices,
+        currency=resources.settings.currency,
+        erasure=resources.control.erasure,
+        changed=resources.accounts.authenticator.forget,
+    )
     return [
         mount(admin.OPERATIONS, parts),
         *console_routes.routes(),
@@ -224,32 +246,6 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_headers=["*"],
         expose_headers=list(openapi_headers.components()),
         max_age=PREFLIGHT_S,
-    )
-
-
-def _admin(resources: Resources) -> AdminParts:
-    return AdminParts(
-        operators=resources.control.operators,
-        single_sign_on=resources.control.single_sign_on,
-        tenants=resources.accounts.tenants,
-        keys=resources.accounts.keys,
-        budgets=resources.accounts.quotas,
-        ledger=resources.accounts.ledger,
-        audit=resources.accounts.audit,
-        fleet=resources.fleet.stored,
-        lanes=resources.lanes,
-        batches=resources.batches.records,
-        records=resources.insight.records,
-        open_requests=resources.fleet.open_requests,
-        overview=resources.control.overview,
-        traces=resources.insight.traces,
-        live=resources.control.live,
-        history=resources.control.history,
-        prices=resources.accounts.prices,
-        known_prices=resources.accounts.known_prices,
-        currency=resources.settings.currency,
-        erasure=resources.control.erasure,
-        changed=resources.accounts.authenticator.forget,
     )
 
 

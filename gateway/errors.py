@@ -286,7 +286,9 @@ def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
     if retry is Retry.HOPELESS:
         headers = {} if after_s is None else _retry_after(after_s)
         return {**headers, "x-should-retry": "false"}
-    return _retry_after(_jittered(1.0 if after_s is None else after_s, jitter))
+    after_s = 1.0 if after_s is None else max(after_s, 0.0)
+    spread_s = min(max(after_s * JITTER_SHARE, JITTER_MIN_S), JITTER_MAX_S)
+    return _retry_after(after_s + jitter.uniform(0.0, spread_s))
 
 
 def response(error: ApiError, jitter: random.Random | None = None, *, path: str = "", request_id: str = "") -> Response:
@@ -297,11 +299,6 @@ def response(error: ApiError, jitter: random.Random | None = None, *, path: str 
         headers=error_headers(error, jitter or random.Random()),
         media_type="application/json",
     )
-
-
-def _jittered(after_s: float, jitter: random.Random) -> float:
-    spread_s = min(max(after_s * JITTER_SHARE, JITTER_MIN_S), JITTER_MAX_S)
-    return max(after_s, 0.0) + jitter.uniform(0.0, spread_s)
 
 
 def _retry_after(after_s: float) -> dict[str, str]:

@@ -61,15 +61,11 @@ class Server(uvicorn.Server):
         def admits(address: str) -> bool:
             return address in proxies or limiter.admits(address)
 
-        protocol = partial(self._protocol, config)
+        protocol = partial(  # type: ignore[call-arg] # as uvicorn calls it
+            config.http_protocol_class, config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
         self._acceptors.append(Acceptor(found, protocol, shares=self._shares, admits=admits))
         log.info("listening on %s, port %d, for %s", *found.getsockname()[:2], name)
-
-    def _protocol(self, config: uvicorn.Config) -> asyncio.Protocol:
-        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn calls it
-            config=config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         grace_s = self._resources.settings.gateway.grace_s
