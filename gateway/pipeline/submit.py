@@ -25,7 +25,7 @@ from fairlane.gateway.pipeline.resume import Earlier, Heads, begin, resumption
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
-from fairlane.quotas.store import AccessDenied, Ask, Denied, QuotaStore, Reservation
+from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
@@ -60,7 +60,16 @@ class Submitter:
             raise store_unavailable() from error
         request = self._open(caller, plan, prices)
         try:
-            await self._start(caller, request, plan, arrived_s)
+            heads = await self._heads(caller, caller.once, request, plan) if caller.once and caller.runs else ()
+            reservation = await self._reserve(caller, request, plan)
+            for number, job in enumerate(request.jobs):
+                job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, prices)
+                job.granted = reservation.granted_tokens
+                elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
+                message = job_message(caller, plan, number, self.dispatcher.gateway_id, reservation, elapsed_ms)
+                own = heads[number] if heads else ()
+                if not begin(job, message, own):
+                    await self._put(job, message, reservation, own)
         except BaseException as error:
             if isinstance(error, ApiError):
                 error.asked = request.ask.model, request.ask.prompt_tokens
@@ -114,36 +123,10 @@ class Submitter:
         ]
         return request
 
-    async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
-        heads = await self._heads(caller, request, plan)
-        with self.telemetry.span("reserve") as span:
-            try:
-                request.reservation = reservation = await self._reserve(request, plan)
-            except ApiError as refused:
-                span.set({"fairlane.limit": None if refused.limit is None else refused.limit.name})
-                raise
-            caller.statuses = reservation.statuses
-            if span.is_recording:
-                span.set(_span_attributes(reservation))
-        if reservation.shadowed:
-            self.telemetry.shadowed(caller.tenant_id, reservation.shadowed)
-        if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
-            request.grants = OutputGrants(self.quotas, self.dispatcher, request, self.quantum)
-        for number, job in enumerate(request.jobs):
-            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
-            job.granted = reservation.granted_tokens
-            elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-            message = job_message(caller, plan, number, self.dispatcher.gateway_id, reservation, elapsed_ms)
-            own = heads[number] if heads else ()
-            if not begin(job, message, own):
-                await self._put(job, message, reservation, own)
-
-    async def _heads(self, caller: Caller, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
-        if caller.once is None or not caller.runs:
-            return ()
+    async def _heads(self, caller: Caller, once: Once, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
         messages = [job_message(caller, plan, number, self.dispatcher.gateway_id) for number in range(len(plan.ids))]
         try:
-            heads = await self.earlier.heads(caller, caller.once, plan, messages)
+            heads = await self.earlier.heads(caller, once, plan, messages)
         except STORE_ERRORS as error:
             raise store_unavailable() from error
         if heads:
@@ -151,19 +134,29 @@ class Submitter:
             request.ask = msgspec.structs.replace(request.ask, resumption=start)
         return heads
 
-    async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
-        ask = request.ask
-        try:
-            return await self.quotas.reserve(ask)
-        except (Denied, AccessDenied) as denied:
-            if not denied.may_be_stored:
-                request.jobs = []  # nothing was written, so there is nothing to undo
-            raise _refused(denied, ask, plan) from denied
-        except StoreAway as error:
-            request.jobs = []  # as above: the store was not reached
-            raise store_unavailable() from error
-        except STORE_ERRORS as error:
-            raise store_unavailable() from error
+    async def _reserve(self, caller: Caller, request: LiveRequest, plan: Plan) -> Reservation:
+        with self.telemetry.span("reserve") as span:
+            try:
+                reservation = await self.quotas.reserve(request.ask)
+            except (Denied, AccessDenied) as denied:
+                if not denied.may_be_stored:
+                    request.jobs = []  # nothing was written, so there is nothing to undo
+                refused = _refused(denied, request.ask, plan)
+                span.set({"fairlane.limit": None if refused.limit is None else refused.limit.name})
+                raise refused from denied
+            except StoreAway as error:
+                request.jobs = []  # as above: the store was not reached
+                raise store_unavailable() from error
+            except STORE_ERRORS as error:
+                raise store_unavailable() from error
+            request.reservation, caller.statuses = reservation, reservation.statuses
+            if span.is_recording:
+                span.set(_span_attributes(reservation))
+        if reservation.shadowed:
+            self.telemetry.shadowed(caller.tenant_id, reservation.shadowed)
+        if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
+            request.grants = OutputGrants(self.quotas, self.dispatcher, request, self.quantum)
+        return reservation
 
     async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:
         job.message, job.queued_s = message, asyncio.get_running_loop().time()
