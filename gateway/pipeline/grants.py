@@ -11,7 +11,7 @@ from contextlib import suppress
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.request.live_request import Choice, LiveJob, LiveRequest
-from fairlane.quotas.store import AlreadySettled, Extension, Need, QuotaStore
+from fairlane.quotas.store import AlreadySettled, Extension, Need, QuotaStore, Reservation
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ SOONEST_S, LATEST_S = 0.01, 1.0
 class OutputGrants:
     """Extends one request. `sent` is called when its client receives tokens; `close` may be called twice."""
 
-    def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, request: LiveRequest, quantum: int) -> None:
-        """The request must have its reservation. `quantum` is in output tokens per choice."""
-        reservation = request.reservation
-        assert reservation is not None  # noqa: S101 - see above
+    def __init__(
+        self, quotas: QuotaStore, dispatcher: Dispatcher, request: LiveRequest, reservation: Reservation, quantum: int
+    ) -> None:
+        """`quantum` is in output tokens per choice."""
         self._quotas = quotas
         self._dispatcher = dispatcher
         self._request = request

@@ -149,13 +149,13 @@ class Submitter:
                 raise store_unavailable() from error
             except STORE_ERRORS as error:
                 raise store_unavailable() from error
-            request.reservation, caller.statuses = reservation, reservation.statuses
+            caller.statuses = reservation.statuses
             if span.is_recording:
                 span.set(_span_attributes(reservation))
         if reservation.shadowed:
             self.telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
-            request.grants = OutputGrants(self.quotas, self.dispatcher, request, self.quantum)
+            request.grants = OutputGrants(self.quotas, self.dispatcher, request, reservation, self.quantum)
         return reservation
 
     async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:

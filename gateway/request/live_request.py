@@ -15,7 +15,7 @@ import msgspec
 from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.model_text.tokenizer import TokenStream
 from fairlane.quotas.limits import LimitStatus
-from fairlane.quotas.store import LARGEST_MEASURE, Ask, Charge, Reservation
+from fairlane.quotas.store import LARGEST_MEASURE, Ask, Charge
 from fairlane.scheduler.protocol.messages import (
     CHARGED,
     Event,
@@ -148,7 +148,6 @@ class LiveRequest:
     # Creation time of its tenant: a later tenant of the same id is another one.
     tenant_since: float = 0.0
     jobs: list["LiveJob"] = field(default_factory=list)
-    reservation: Reservation | None = None
     charges: list[Charge] = field(default_factory=list)
     grants: "Grants | None" = None
     settled: bool = False

@@ -45,18 +45,20 @@ class Workers:
         self.granted.put_nowait(tokens)
 
 
+RESERVED = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
+
+
 def reserved(n: int = 1) -> tuple[LiveRequest, LiveJob]:
     """A request of a hundred tokens per choice, of which it holds eight."""
     request = LiveRequest(ask("f1", max_output_tokens=100, quantum=8, n=n))
     job = LiveJob("f1", request, 1, "queue", granted=8)
     request.jobs = [job]
-    request.reservation = Reservation(granted_tokens=8, most_tokens=100, statuses=(), shadowed=())
     return request, job
 
 
 async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> None:
     budget, (request, job) = Budget(), reserved()
-    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), request, 8)
+    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, Workers()), request, RESERVED, 8)
     (choice,) = job.choices
 
     def speak(tokens: int) -> None:
@@ -77,7 +79,7 @@ async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> No
 async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None:
     """What an ended choice left is another's; a worker that missed that would wait for more at the old grant."""
     budget, workers, (request, job) = Budget(), Workers(deaf_to=1), reserved(n=2)
-    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, RESERVED, 8)
     ended, going = job.choices
     ended.published = ended.sent = 2
     ended.finish_reason = "stop"
@@ -99,7 +101,7 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
 
 async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -> None:
     budget, workers, (request, job) = Budget(), Workers(), reserved()
-    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
+    grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, RESERVED, 8)
     (choice,) = job.choices
     choice.published = choice.sent = 8
 
