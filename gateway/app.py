@@ -251,12 +251,12 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered only for these
-    told = errors.of_http_exception(error)
+    shown = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
         message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
-        told = ApiError(message, "websocket_not_supported")
-    response = errors.response(told, path=request.url.path, request_id=exchange_of(request.scope).request_id)
-    if told.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
+        shown = ApiError(message, "websocket_not_supported")
+    response = errors.response(shown, path=request.url.path, request_id=exchange_of(request.scope).request_id)
+    if shown.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
         response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}

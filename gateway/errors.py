@@ -78,7 +78,7 @@ class Retry(Enum):
     # LATER if the retry time is known, else NEVER.
     IF_KNOWN = "if known"
     # No header: the client's own rule for the status decides.
-    UNSAID = "unsaid"
+    UNSPECIFIED = "unspecified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ _RULES: Mapping[Rule, tuple[Code, ...]] = {
     Rule(429, "insufficient_quota", Retry.HOPELESS): ("insufficient_quota",),
     Rule(429, "overloaded_error", Retry.LATER): ("overloaded",),
     Rule(429, "overloaded_error", Retry.IF_KNOWN): ("deadline_unattainable",),
-    Rule(500, "server_error", Retry.UNSAID): ("internal_error",),
+    Rule(500, "server_error", Retry.UNSPECIFIED): ("internal_error",),
     Rule(503, "server_error", Retry.LATER): (
         "issuer_unavailable",
         "no_worker",
@@ -279,7 +279,7 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
 def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
     """Return the retry headers that the table prescribes for an error."""
     retry, after_s = TABLE[error.code].retry, error.retry_after_s
-    if retry is Retry.UNSAID:
+    if retry is Retry.UNSPECIFIED:
         return {}
     if retry is Retry.NEVER or (retry is Retry.IF_KNOWN and after_s is None):
         return {"x-should-retry": "false"}
@@ -325,7 +325,7 @@ def context_length(
 
 
 def not_found(what: str = "resource") -> ApiError:
-    """Return the error for a missing path or object. `what` must be a word of ours, never the caller's."""
+    """Return the error for a missing path or object. `what` must never come from the caller."""
     return ApiError(f"There is no such {what}.", "not_found")
 
 

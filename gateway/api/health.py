@@ -34,7 +34,7 @@ class Health:
     def routes(self) -> list[Route]:
         alive = ((path, self.alive) for path in ("/healthz", "/health", "/ping"))
         paths = (*alive, ("/readyz", self.ready), ("/version", self.version))
-        return [Route(path, told, methods=["GET"]) for path, told in paths]
+        return [Route(path, handler, methods=["GET"]) for path, handler in paths]
 
     async def alive(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")

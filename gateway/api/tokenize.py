@@ -109,10 +109,10 @@ class TextEndpoints:
             raise context_length(model.context_length, f"at least {long.least_tokens}", None, param) from None
         if len(ids) > model.context_length:
             raise context_length(model.context_length, len(ids), None, param)
-        told: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
+        answer: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
         if asked.return_token_strs:
-            told["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
-        return told
+            answer["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
+        return answer
 
     def _detokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         asked = checked_fields(DetokenizeBody, {}, self._read(body))

@@ -80,8 +80,8 @@ class Listener:
             return
         is_cut = self._started and not recording.is_whole
         if is_cut and self.wants_stream and not isinstance(error, ClientDisconnect):
-            told = error if isinstance(error, ApiError) else internal_error()
-            await self._write(self.fault(told), is_last=True)
+            shown = error if isinstance(error, ApiError) else internal_error()
+            await self._write(self.fault(shown), is_last=True)
         raise error
 
     async def _wait_for_beginning(self) -> None:
@@ -105,8 +105,8 @@ class Listener:
         while not is_last:
             chunk, position, is_last = recording.after(position), recording.count, recording.is_whole
             if chunk or is_last:
-                told = chunk if self.tells_progress else sse.without_comments(chunk)
-                await self._write(told, is_last=is_last)
+                sent = chunk if self.tells_progress else sse.without_comments(chunk)
+                await self._write(sent, is_last=is_last)
             elif recording.has_ended:
                 return
             else:
@@ -115,8 +115,8 @@ class Listener:
     async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
         if not self._started:
             self._started = True
-            told = [*headers, REPLAYED] if self.replays else headers
-            await self.send({"type": "http.response.start", "status": status, "headers": told})
+            sent = [*headers, REPLAYED] if self.replays else headers
+            await self.send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def _write(self, body: bytes, *, is_last: bool) -> None:
         try:

@@ -128,7 +128,7 @@ class Recording:
 Perform = Callable[[OwnedRun, Recording, Disconnect], Awaitable[None]]
 
 # Runs without listeners of one API key. Above it, a run ends as soon as its client leaves.
-MOST_UNHEARD = 100
+MOST_ABANDONED = 100
 # Delay before the store is asked again to keep a run's end.
 RETRY_S = 0.5
 _FIRST_PAUSE_S = 0.05
@@ -178,7 +178,7 @@ class Run:
         self.is_given_up = False
 
     @property
-    def is_unheard(self) -> bool:
+    def is_abandoned(self) -> bool:
         return self._grace is not None
 
     @contextmanager
@@ -190,7 +190,7 @@ class Run:
         finally:
             self.listeners -= 1
             if not (self.listeners or self.recording.has_ended):
-                self._unheard()
+                self._abandon()
 
     async def live(self) -> None:
         try:
@@ -260,7 +260,7 @@ class Run:
             with suppress(*STORE_ERRORS):  # retried next time, before the lease expires
                 held = await self._records.renew(self.name, self._owner)
         self._grace_s = 0.0  # another gateway runs it now: here it continues only for its listeners
-        if self.is_unheard:
+        if self.is_abandoned:
             self._give_up()
 
     async def _keep(self) -> None:
@@ -280,11 +280,11 @@ class Run:
         with suppress(*STORE_ERRORS):  # else it is free once its lease has expired
             await self._records.release(self.name, self._owner)
 
-    def _unheard(self) -> None:
-        unheard, key_id = self._runs.unheard, self.name.key_id
-        if self._grace_s and unheard[key_id] < MOST_UNHEARD:
+    def _abandon(self) -> None:
+        abandoned, key_id = self._runs.abandoned, self.name.key_id
+        if self._grace_s and abandoned[key_id] < MOST_ABANDONED:
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
-            unheard[key_id] += 1
+            abandoned[key_id] += 1
         else:
             self._give_up()
 
@@ -297,10 +297,10 @@ class Run:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-            unheard, key_id = self._runs.unheard, self.name.key_id
-            unheard[key_id] -= 1
-            if not unheard[key_id]:
-                del unheard[key_id]
+            abandoned, key_id = self._runs.abandoned, self.name.key_id
+            abandoned[key_id] -= 1
+            if not abandoned[key_id]:
+                del abandoned[key_id]
 
     def _report(self, failure: Exception) -> None:
         is_told = self.listeners and not self.recording.has_ended
@@ -323,7 +323,7 @@ class Runs:
     _runs: dict[tuple[Name, str], Run] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     # Runs without listeners by API key. Bounded, because a thousand clients may leave at once.
-    unheard: Counter[str] = field(default_factory=Counter, init=False)
+    abandoned: Counter[str] = field(default_factory=Counter, init=False)
 
     def find(
         self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str

@@ -166,8 +166,8 @@ class TenantMiddleware:
         if context.tenant:
             self.refused.count(context.caller.key_id, error.status, context.body_bytes, error.work_s)
         if not answer.started:
-            told = errors.response(error, path=self.endpoint, request_id=context.request_id)
-            await told(context.scope, context.receive, answer)
+            response = errors.response(error, path=self.endpoint, request_id=context.request_id)
+            await response(context.scope, context.receive, answer)
 
     async def limits(self, caller: Caller) -> Sequence[LimitStatus]:
         caller.statuses = ()

@@ -189,10 +189,10 @@ class AllOpenRequests:
         await self._idle.wait()
 
     def hold(self, job_ids: Sequence[str]) -> None:
-        """Count jobs as admitted until they are enqueued or released with `let_go`."""
+        """Count jobs as admitted until they are enqueued or withdrawn with `release`."""
         self._held.update(job_ids)
 
-    def let_go(self, queue: str, job_ids: Iterable[str]) -> None:
+    def release(self, queue: str, job_ids: Iterable[str]) -> None:
         for job_id in self._held.intersection(job_ids):
             self._held.discard(job_id)
             self.at(queue).withdraw(job_id, self.now_ms)

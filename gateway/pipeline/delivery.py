@@ -194,7 +194,7 @@ class Dispatcher:
                 await asyncio.sleep(GATHER_S)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
-        told: dict[LiveRequest, None] = {}
+        notified: dict[LiveRequest, None] = {}
         for event in events:
             job = self._jobs.get(event.job_id)
             if job is None or job.queue != line.name:
@@ -206,10 +206,10 @@ class Dispatcher:
                 amending = asyncio.get_running_loop().create_task(self._amend(job))
                 line.tasks.add(amending)
                 amending.add_done_callback(line.tasks.discard)
-            told[job.request] = None
+            notified[job.request] = None
             if isinstance(event, TokenDelta):
                 self.open_requests.produced(job, ends=event.finish_reason is not None)
-        for request in told:
+        for request in notified:
             request.ring()
 
     def _note_stray(self, line: _Line, event: Event) -> None:

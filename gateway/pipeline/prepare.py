@@ -91,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None:
-        self.open_requests.let_go(self.model.queue, self.ids)
+        self.open_requests.release(self.model.queue, self.ids)
 
     @property
     def output_param(self) -> str:
@@ -157,7 +157,7 @@ class Preparer:
         try:
             return self._plan(kind, request, model, ids, prompts, inputs, grammar, context)
         except BaseException:
-            self.open_requests.let_go(model.queue, ids)
+            self.open_requests.release(model.queue, ids)
             raise
 
     def _plan(

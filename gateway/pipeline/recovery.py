@@ -176,7 +176,7 @@ class LostJobs:
     round to arrive."""
 
     dispatcher: Dispatcher
-    _heard: Mapping[str, int] = field(default_factory=dict, init=False)
+    _received: Mapping[str, int] = field(default_factory=dict, init=False)
     _due: list[str] = field(default_factory=list, init=False)
     _missed: set[str] = field(default_factory=set, init=False)
 
@@ -185,9 +185,9 @@ class LostJobs:
 
     async def look(self) -> None:
         jobs = self.dispatcher.jobs
-        heard = {job.id: _received_tokens(job) for job in jobs.values() if job.awaits_end}
-        quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
-        self._heard = heard
+        received = {job.id: _received_tokens(job) for job in jobs.values() if job.awaits_end}
+        quiet = {name for name, count in received.items() if self._received.get(name) == count}
+        self._received = received
         for name in self._missed & quiet:
             log.error("job %s is lost", name)
             jobs[name].fail(ApiError("The request's job was lost.", "internal_error"))

@@ -115,9 +115,11 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
     ends = [head.end(message) for head in heads]
     for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
         if head.token_ids:
-            told = None if head.stopped else end  # the reader finds the stop string itself
+            finish = None if head.stopped else end  # the reader finds the stop string itself
             ids = head.token_ids
-            delta = TokenDelta(job_id=job.id, epoch=0, choice=choice, first_index=0, token_ids=ids, finish_reason=told)
+            delta = TokenDelta(
+                job_id=job.id, epoch=0, choice=choice, first_index=0, token_ids=ids, finish_reason=finish
+            )
             job.accept(delta)
     is_over = None not in ends
     if is_over:

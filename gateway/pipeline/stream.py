@@ -50,17 +50,17 @@ class TokenEvents:
     _all_begun: bool = False
     # The longest wait has passed, and no job is in the queue any more.
     _max_wait_over: bool = False
-    _spoke_s: float = 0.0
-    _answers: bool = False
+    _sent_s: float = 0.0
+    _has_sent: bool = False
     # The consumer has not sent its last output yet.
     _is_behind: bool = False
     # Output for the consumer once it catches up, before it receives a fault.
-    _unsaid: list[AnswerChunk] = field(default_factory=list)
+    _unsent: list[AnswerChunk] = field(default_factory=list)
     _fault: Exception | None = None
-    _resting: asyncio.Future[None] | None = None
+    _waiter: asyncio.Future[None] | None = None
     _state: str = "generating"
     # Jobs whose output was all sent, and that are not settled.
-    _told: list[LiveJob] = field(default_factory=list)
+    _unsettled: list[LiveJob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.jobs = self.request.jobs
@@ -84,82 +84,82 @@ class TokenEvents:
         Raises ApiError if a job cannot finish: deadline, failure of a worker, internal error."""
         every_s = schedule.every_s if self.plan.service_level.tells_progress else schedule.keep_alive_s
         notice_at = self.arrived_s + schedule.first_s
-        self.request.read_by(partial(self._listen, consumer))
+        self.request.read_by(partial(self._deliver, consumer))
         try:
-            self._listen(consumer)
+            self._deliver(consumer)
             while True:
                 while self._is_behind:
                     await consumer.catch_up()
                     self._is_behind = False
-                    self._listen(consumer)
+                    self._deliver(consumer)
                 if self._fault is not None:
                     raise self._fault
-                while self._told:
-                    await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
+                while self._unsettled:
+                    await self.settlements.settle(self._unsettled.pop(), Outcome.FINISHED)
                 if not [job for job in self.jobs if not job.settled]:
                     return
-                await self._rest(min(notice_at, self._next_deadline_s()))
-                if self._needs_care:
+                await self._sleep(min(notice_at, self._next_deadline_s()))
+                if self._has_work:
                     continue
-                now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + every_s)
+                now_s, notice_at = self._loop.time(), max(notice_at, self._sent_s + every_s)
                 await self._check_deadlines(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + every_s
                     pieces = await self._while_silent()
-                    if self._spoke_s < now_s:
-                        self._answers = True
+                    if self._sent_s < now_s:
+                        self._has_sent = True
                         self._is_behind = not consumer.feed(pieces)
         finally:
             self.request.read_by(None)
-            self._count_unheard()
+            self._count_undelivered()
 
-    async def _rest(self, until_s: float) -> None:
-        if self._needs_care:
+    async def _sleep(self, until_s: float) -> None:
+        if self._has_work:
             return
-        self._resting = self._loop.create_future()
-        alarm = self._loop.call_at(until_s, self._rouse) if until_s < math.inf else None
+        self._waiter = self._loop.create_future()
+        alarm = self._loop.call_at(until_s, self._wake) if until_s < math.inf else None
         try:
-            await self._resting
+            await self._waiter
         finally:
-            self._resting = None
+            self._waiter = None
             if alarm is not None:
                 alarm.cancel()
 
-    def _rouse(self) -> None:
-        if self._resting is not None and not self._resting.done():
-            self._resting.set_result(None)
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     @property
-    def _needs_care(self) -> bool:
-        return self._is_behind or bool(self._told) or self._fault is not None
+    def _has_work(self) -> bool:
+        return self._is_behind or bool(self._unsettled) or self._fault is not None
 
-    def _listen(self, consumer: ChunkConsumer) -> None:
+    def _deliver(self, consumer: ChunkConsumer) -> None:
         """Pass waiting events to the consumer, and leave what has to wait to the task.
 
         While the consumer is behind, events stay at the request, which drops notices if there are too many. A fault
         does not wait for the consumer."""
-        if self._fault is not None and not self._unsaid:
+        if self._fault is not None and not self._unsent:
             return
-        unsaid, now_s = self._unsaid, self._loop.time()
+        unsent, now_s = self._unsent, self._loop.time()
         try:
             try:
                 if self._fault is None and (not self._is_behind or self.request.is_faulty):
                     for job, item in self.request.take_news():
                         piece = self._read(job, item, now_s)
                         if piece is not None:
-                            unsaid.append(piece)
+                            unsent.append(piece)
             finally:  # tokens before a fault are sent
-                if unsaid and not self._is_behind:
-                    self._unsaid, self._spoke_s = [], now_s
-                    self._is_behind = not consumer.feed(unsaid)
+                if unsent and not self._is_behind:
+                    self._unsent, self._sent_s = [], now_s
+                    self._is_behind = not consumer.feed(unsent)
         except Exception as fault:  # noqa: BLE001 - kept for the request's task: the caller must not fail
             self._fault = fault
             if self._is_behind:  # a slow client must not delay the settlement
                 self.settlements.hand_over(self.request, outcome_of(fault))
-        if self._needs_care:
-            self._rouse()
+        if self._has_work:
+            self._wake()
 
-    def _count_unheard(self) -> None:
+    def _count_undelivered(self) -> None:
         for job, news in self.request.take_news():
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
@@ -212,7 +212,7 @@ class TokenEvents:
         if finish is not None:
             choice.finish_reason = finish
             if job.is_complete and not job.settled:
-                self._told.append(job)
+                self._unsettled.append(job)
         grants = self.request.grants
         if grants is not None:
             grants.sent(choice)
@@ -260,7 +260,7 @@ class TokenEvents:
     async def _while_silent(self) -> Sequence[AnswerChunk]:
         if self.plan.service_level.tells_progress:
             return (await self._waiting(),)
-        return (KeepAlive(),) if self._answers or self._spoke_s else ()
+        return (KeepAlive(),) if self._has_sent or self._sent_s else ()
 
     async def _waiting(self) -> Progress:
         waiting = min((job for job in self.jobs if not job.is_complete), key=lambda f: f.begun, default=None)

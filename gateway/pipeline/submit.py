@@ -187,18 +187,18 @@ class Submitter:
 
 def _span_attributes(reservation: Reservation) -> dict[str, Value | None]:
     limits = [status for status in reservation.statuses if not status.shadow and status.limit]
-    told: dict[str, Value | None] = {
+    attributes: dict[str, Value | None] = {
         "fairlane.granted_tokens": reservation.granted_tokens,
         "fairlane.most_tokens": reservation.most_tokens,
     }
     if limits:
         tightest = min(limits, key=lambda status: status.remaining / status.limit)
-        told |= {
+        attributes |= {
             "fairlane.limit": tightest.name,
             "fairlane.limit.scope": tightest.scope,
             "fairlane.limit.remaining": tightest.remaining,
         }
-    return told
+    return attributes
 
 
 def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:

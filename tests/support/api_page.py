@@ -70,7 +70,7 @@ RETRIES = {
     Retry.LATER: "after `retry-after`",
     Retry.HOPELESS: "not soon: after `retry-after`, which may be hours",
     Retry.IF_KNOWN: "after `retry-after` if there is one, else no",
-    Retry.UNSAID: "the client decides",
+    Retry.UNSPECIFIED: "the client decides",
 }
 HEAD = """# API
 

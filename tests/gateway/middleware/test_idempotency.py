@@ -265,14 +265,14 @@ async def test_an_answer_cut_short_by_its_limit_is_an_end_like_any(served: Serve
 
 
 async def test_of_one_key_only_so_many_requests_go_on_unheard(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency_runs, "MOST_UNHEARD", 1)
+    monkeypatch.setattr(idempotency_runs, "MOST_ABANDONED", 1)
     await hang_up(served, ASKED)
     asking = asyncio.create_task(post(served, ASKED, key="second"))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2, 2])
     asking.cancel()
     await until(lambda: len(served.worker.cancelled) == 1)
 
-    assert [run.is_unheard for run in served.resources.requests.runs.in_hand if not run.is_given_up] == [True]
+    assert [run.is_abandoned for run in served.resources.requests.runs.in_hand if not run.is_given_up] == [True]
     served.worker.limit = None
     await kept(served)
     assert [outcome for outcome, _, _ in await served.ledger()] == ["cancelled", "finished"]

@@ -13,7 +13,7 @@ from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body
 from fairlane.gateway.http import sse
 from fairlane.gateway.middleware.idempotency import Listener, asks_for_stream
-from fairlane.gateway.middleware.idempotent_run import MOST_UNHEARD, Lost, Recording, Run, Runs
+from fairlane.gateway.middleware.idempotent_run import MOST_ABANDONED, Lost, Recording, Run, Runs
 from fairlane.quotas.idempotency import IdempotencyRecords, Name
 from tests.support.counted import bytecodes
 
@@ -273,16 +273,16 @@ async def test_that_a_client_leaves_costs_no_more_where_many_others_run() -> Non
 
 async def test_of_one_key_only_so_many_go_on_without_a_listener() -> None:
     runs = some_runs()
-    all_of_them = [begun(runs, "key", number) for number in range(MOST_UNHEARD + 2)]
+    all_of_them = [begun(runs, "key", number) for number in range(MOST_ABANDONED + 2)]
     leave_all(all_of_them)
 
-    assert [run.is_given_up for run in all_of_them] == [False] * MOST_UNHEARD + [True, True]
+    assert [run.is_given_up for run in all_of_them] == [False] * MOST_ABANDONED + [True, True]
     with all_of_them[0].listening():  # its client came again
         leave(last := begun(runs, "key", -1))
         assert not last.is_given_up
     assert all_of_them[0].is_given_up
     await runs.aclose(0.0)
-    assert not runs.unheard
+    assert not runs.abandoned
 
 
 @pytest.mark.parametrize("kept", [1, 5, 100])

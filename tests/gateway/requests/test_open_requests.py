@@ -23,7 +23,7 @@ def let_in(open_requests: AllOpenRequests, one: LiveJob) -> None:
     open_requests.hold([one.id])
     open_requests.at(QUEUE).enter(one.id, ALIKE, guaranteed=True, now_ms=0.0)
     open_requests.entered(one)
-    open_requests.let_go(QUEUE, [one.id])
+    open_requests.release(QUEUE, [one.id])
 
 
 def test_jobs_that_told_their_end_teach_the_lengths_to_expect() -> None:
@@ -46,7 +46,7 @@ def test_a_job_that_was_never_put_leaves_no_trace() -> None:
 
     open_requests.hold(["refused"])
     open_requests.at(QUEUE).enter("refused", ALIKE, guaranteed=True, now_ms=0.0)
-    open_requests.let_go(QUEUE, ["refused"])
+    open_requests.release(QUEUE, ["refused"])
 
     assert open_requests.at(QUEUE).ledger.at(PROMISED).loads == 0
 
@@ -69,12 +69,12 @@ def test_they_are_idle_once_all_that_was_let_in_is_over() -> None:
     open_requests.hold([one.id])
     said.append(open_requests.are_idle)
     open_requests.entered(one)
-    open_requests.let_go(QUEUE, [one.id])
+    open_requests.release(QUEUE, [one.id])
     said.append(open_requests.are_idle)
     open_requests.left(one)
     said.append(open_requests.are_idle)
     open_requests.hold(["refused"])
-    open_requests.let_go(QUEUE, ["refused"])
+    open_requests.release(QUEUE, ["refused"])
     said.append(open_requests.are_idle)
 
     assert said == [True, False, False, True, True]

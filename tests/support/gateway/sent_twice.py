@@ -50,7 +50,7 @@ async def hang_up(served: Served, asked: dict[str, Any], tokens: int = 2) -> Non
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [tokens])
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until(lambda: any(run.is_unheard for run in served.resources.requests.runs.in_hand))
+    await until(lambda: any(run.is_abandoned for run in served.resources.requests.runs.in_hand))
 
 
 def waiting(answer: httpx.Response) -> bytes:
