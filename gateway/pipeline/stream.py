@@ -51,7 +51,7 @@ class TokenEvents:
     # The longest wait has passed, and no job is in the queue any more.
     _max_wait_over: bool = False
     _sent_s: float = 0.0
-    _has_sent: bool = False
+    _has_started: bool = False
     # The consumer has not sent its last output yet.
     _is_behind: bool = False
     # Output for the consumer once it catches up, before it receives a fault.
@@ -107,7 +107,7 @@ class TokenEvents:
                     notice_at = now_s + every_s
                     pieces = await self._while_silent()
                     if self._sent_s < now_s:
-                        self._has_sent = True
+                        self._has_started = True
                         self._is_behind = not consumer.feed(pieces)
         finally:
             self.request.read_by(None)
@@ -260,7 +260,7 @@ class TokenEvents:
     async def _while_silent(self) -> Sequence[AnswerChunk]:
         if self.plan.service_level.tells_progress:
             return (await self._waiting(),)
-        return (KeepAlive(),) if self._has_sent or self._sent_s else ()
+        return (KeepAlive(),) if self._has_started or self._sent_s else ()
 
     async def _waiting(self) -> Progress:
         waiting = min((job for job in self.jobs if not job.is_complete), key=lambda f: f.begun, default=None)

@@ -128,7 +128,7 @@ class Grants(Protocol):
 
 
 class Recorded(Protocol):
-    """Records the outcome of a request, as `gateway.records.live` does."""
+    """Records the outcome of a request, as `insight.request_records.live` does."""
 
     def observe(self, job: "LiveJob", event: Event) -> None:
         """Record an event of a job; of its tokens only the first under each lease, before they are counted."""
