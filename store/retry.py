@@ -61,6 +61,17 @@ class StoreLink:
             self.returned.set()
 
 
+async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat an idempotent call until the store answers or the caller is cancelled."""
+    delay_s = FIRST_DELAY_S
+    while True:
+        try:
+            return await call()
+        except STORE_ERRORS:
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+
 async def every(
     period_s: float, what: str, work: Callable[[], Awaitable[object]], *, woken: asyncio.Event | None = None
 ) -> None:

@@ -22,6 +22,7 @@ from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import until_answered
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -129,8 +130,6 @@ Perform = Callable[[OwnedRun, Recording, Disconnect], Awaitable[None]]
 
 # Runs without listeners of one API key. Above it, a run ends as soon as its client leaves.
 MOST_ABANDONED = 100
-# Delay before the store is asked again to keep a run's end.
-RETRY_S = 0.5
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 HEADER = "idempotency-key"
@@ -269,12 +268,7 @@ class Run:
         if self.traceparent:
             headers = (*headers, (_TRACE, self.traceparent))
         ended = EndedRun(status=recording.status, headers=headers, body=recording.body)
-        while True:
-            try:
-                await self._records.finish(self.name, self._owner, ended, self._seal)
-                return
-            except STORE_ERRORS:
-                await asyncio.sleep(RETRY_S)
+        await until_answered(lambda: self._records.finish(self.name, self._owner, ended, self._seal))
 
     async def _release(self) -> None:
         with suppress(*STORE_ERRORS):  # else it is free once its lease has expired

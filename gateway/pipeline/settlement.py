@@ -5,9 +5,8 @@ what this process leaves unsettled."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 
@@ -20,8 +19,8 @@ from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.types import JobRecord, JobState
 from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import until_answered
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _OUTCOMES = {
@@ -32,7 +31,6 @@ _OUTCOMES = {
 }
 # How long a response waits for its settlement, so that a client that then reads its limits sees the charge.
 INLINE_S = 0.5
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 
 @dataclass(eq=False)
@@ -124,7 +122,7 @@ class Settlements:
             raise
 
     async def _close(self, request: LiveRequest) -> None:
-        self._conclude(request, await self._persist(lambda: self._ask(request)))
+        self._conclude(request, await until_answered(lambda: self._ask(request)))
 
     def _ask(self, request: LiveRequest) -> Awaitable[Settled]:
         return self.quotas.settle(request.ask.root, request.id, total(request.charges))
@@ -155,12 +153,12 @@ class Settlements:
             return Charge.refund()
         if job.finished is None:
             queue = self.dispatcher.queue(job.queue)
-            record = await self._persist(lambda: queue.cancel(job.id))
+            record = await until_answered(lambda: queue.cancel(job.id))
             if record is None and not job.begun:
                 return Charge.refund()  # it was never enqueued
             if record is not None and record.state is not JobState.ENDED:
                 await self._confirmed(job)
-                record = await self._persist(lambda: queue.record(job.id))
+                record = await until_answered(lambda: queue.record(job.id))
             job.over = record is not None and record.state is JobState.ENDED
             recorded = record.generated if record is not None else ()
             taken = record is None or record.epoch > 0
@@ -177,16 +175,7 @@ class Settlements:
 
     async def _cancel(self, job: LiveJob) -> None:
         queue = self.dispatcher.queue(job.queue)
-        await self._persist(lambda: queue.cancel(job.id))
-
-    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        delay_s = FIRST_DELAY_S
-        while True:
-            try:
-                return await call()
-            except STORE_ERRORS:
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+        await until_answered(lambda: queue.cancel(job.id))
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
