@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.gateway.middleware import idempotent_run as idempotency_runs
 from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import EndedRun, Name, Seal
 from fairlane.store.errors import StoreUnavailable
@@ -180,7 +179,6 @@ async def test_an_end_that_the_store_would_not_take_is_told_meanwhile_and_kept_l
                 raise StoreUnavailable("away")
             return await finish(name, owner, ended, seal)
 
-        monkeypatch.setattr(idempotency_runs, "RETRY_S", 0.01)
         monkeypatch.setattr(records, "finish", flaky)
         first, amid = await post(served), await post(served)
         answers.set()
