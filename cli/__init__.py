@@ -9,13 +9,12 @@
     printer.py          output of all commands: tables, JSON, YAML
     client.py           the client of the admin API, argument parsing, files; shared by the commands below
     tenants.py          `tenants`, `tenants apply`
-    keys.py             `keys`, `quotas`
+    keys.py             `keys`, `quotas`, `tokens`
     imports.py          `import litellm`
     litellm_tables.py   LiteLLM's tables, from its database or an export
     litellm_plan.py     what to create from them, and what cannot be imported
     reports.py          `usage`, `workers`, `lanes`
     prices.py           `prices`
-    tokens.py           `tokens`
     audit.py            `audit`
     requests.py         `requests`
     config.py           `config show`, `config check`

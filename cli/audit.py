@@ -26,13 +26,9 @@ def audit(
     tenant: Annotated[str | None, typer.Option(help="Changes of this tenant, its keys and limits.")] = None,
     actor: Annotated[str | None, typer.Option(help="Changes by this operator.")] = None,
     action: Annotated[str | None, typer.Option(help="Action such as key.revoke, or a prefix such as key.")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Date, RFC 3339, or a duration before now such as 2h.")
-    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Date, RFC 3339, or an age such as 2h.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number of rows.")] = 50,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print the latest, oldest first, and then each new one.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print the latest, then each new one.")] = False,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:

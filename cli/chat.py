@@ -170,9 +170,7 @@ def _take(event: _ChatEvent, answer: ChatAnswer, sent_s: float, say: Callable[[s
 
 @app.command()
 def chat(
-    question: Annotated[
-        list[str] | None, typer.Argument(help="Ask this and exit; text from a pipe is appended.")
-    ] = None,
+    question: Annotated[list[str] | None, typer.Argument(help="Ask this and exit; a pipe's text is appended.")] = None,
     lane: Annotated[Lane | None, typer.Option(help="The lane; defaults to the tenant's.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model; defaults to the gateway's first.")] = None,

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from fairlane.cli.client import report_errors
+from fairlane.cli.main import ConfigFile
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_list
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway import config as gateway_config
@@ -39,9 +40,6 @@ _LOGIN = re.compile(r"://[^@/\s]*@")
 _QUERIED = re.compile(r"([?&][\w-]*(?:password|secret|key|token)=)[^&\s]*", re.IGNORECASE)
 
 Role = Literal["serve", "gateway", "worker"]
-ConfigFile = Annotated[
-    str | None, typer.Option("--config", help="Settings file; defaults to fairlane.yaml if it exists.")
-]
 For = Annotated[Role, typer.Option("--for", help="What to check for: serve, gateway or worker.")]
 
 

@@ -36,9 +36,7 @@ def litellm(
             help="URL of LiteLLM's database (postgresql://…), a JSON file of its tables, or a folder of CSV files.",
         ),
     ],
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Create the tenants and keys; without this, only show them.")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Create them, instead of only showing them.")] = False,
     tenant: Annotated[str | None, typer.Option(help="Existing tenant for keys without a team.")] = None,
     tokens_per_unit: Annotated[
         float | None,

@@ -1,6 +1,7 @@
-"""`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys. `fairlane quotas`: its limits."""
+"""`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys. `fairlane quotas`: its limits.
+`fairlane tokens`: named tokens with a role, for people and programs that operate this installation."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,6 +12,7 @@ from fairlane.cli.printer import (
     OutputCommand,
     OutputForm,
     minute,
+    printable,
     show,
     show_document,
     show_list,
@@ -20,10 +22,13 @@ from fairlane.cli.printer import (
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 quotas = typer.Typer(no_args_is_help=True, add_completion=False)
+tokens = typer.Typer(no_args_is_help=True, add_completion=False)
 
 Key = Annotated[str, typer.Argument(help="The key's public id.")]
 Many = list[str] | None
+ExpiresAt = Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")]
 COLUMNS = ("id", "name", "state", "created", "expires", "last used")
+TOKEN_COLUMNS = ("id", "name", "role", "created", "by", "expires")
 LIMIT_COLUMNS = ("limit", "used", "reserved", "remaining", "of")
 
 
@@ -31,7 +36,7 @@ LIMIT_COLUMNS = ("limit", "used", "reserved", "remaining", "of")
 def create(
     tenant: TenantId,
     name: Annotated[str, typer.Argument(help="What the key is for.")],
-    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
+    expires_at: ExpiresAt = None,
     limit: LimitOptions = None,
     model: Annotated[Many, typer.Option(help="Restrict the key to this model; may be repeated.")] = None,
     lane: Annotated[Many, typer.Option(help="Restrict the key to this lane; may be repeated.")] = None,
@@ -138,3 +143,40 @@ def _show_quota(quota: Document, output: OutputForm) -> None:
         for name, limit in quota["limits"].items()
     ]
     show(quota, output, lambda: show_table(LIMIT_COLUMNS, rows))
+
+
+@tokens.command("create", cls=OutputCommand)
+def create_token(
+    name: Annotated[str, typer.Argument(help="Who or what it is for; shown in the audit log.")],
+    role: Annotated[
+        Literal["viewer", "operator", "owner"],
+        typer.Option(help="viewer: read only; operator: also limits, keys, drain, suspend; owner: everything."),
+    ] = "viewer",
+    expires_at: ExpiresAt = None,
+    url: Url = None,
+    output: Output = OutputForm.TABLE,
+) -> None:
+    """Create a token. It is shown only this once: only a hash is stored."""
+    with connect(url) as admin:
+        body = given(name=name, role=role, expires_at=expires_at)
+        show_secret(admin.call("POST", "/tokens", body), "token", output)
+
+
+@tokens.command("list", cls=OutputCommand)
+def list_tokens(url: Url = None, output: Output = OutputForm.TABLE) -> None:
+    """List all tokens, without their secrets."""
+    with connect(url) as admin:
+        show_list(admin.all("/tokens"), TOKEN_COLUMNS, _token_row, output)
+
+
+@tokens.command("revoke")
+def revoke_token(token: Annotated[str, typer.Argument(help="The token's id.")], url: Url = None) -> None:
+    """Revoke a token and the sessions that signed in with it, from the next call on."""
+    with connect(url) as admin:
+        admin.call("DELETE", f"/tokens/{segment(token)}")
+        typer.echo(f"{printable(token)} is revoked")
+
+
+def _token_row(token: Document) -> tuple[object, ...]:
+    created, expires = minute(token["created_at"]), minute(token["expires_at"])
+    return token["id"], token["name"], token["role"], created, token["created_by"], expires

@@ -23,7 +23,7 @@ MODULES = {
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
-    "tokens": ("tokens:app", "Create, list and revoke operators' tokens with roles."),
+    "tokens": ("keys:tokens", "Create, list and revoke operators' tokens with roles."),
     "config": ("config:app", "Show this shell's settings with their sources; check them."),
     "doctor": ("doctor.command:app", "Check that this machine is ready to serve, and say what to do."),
     "import": ("imports:app", "Import teams and keys from another gateway."),
@@ -130,9 +130,7 @@ def serve(
     port: Annotated[int | None, Option(help="Port to listen on.")] = None,
     model: Annotated[str | None, Option(help="Directory, hub id or GGUF file.")] = None,
     data_dir: Annotated[str | None, Option(help="Directory of the store and the models.")] = None,
-    engine: Annotated[
-        str | None, Option(help="own, or the kind of server at --engine-url: vllm, sglang, openai.")
-    ] = None,
+    engine: Annotated[str | None, Option(help="own, or the server at --engine-url: vllm, sglang, openai.")] = None,
     engine_url: Annotated[str | None, Option(help="URL of an external engine.")] = None,
     engine_model: Annotated[str | None, Option(help="Which of the engine's models; defaults to its first.")] = None,
     config: ConfigFile = None,

@@ -21,9 +21,7 @@ PRICES = ("input", "cached_input", "output")
 # Nano-units per token in one unit of the currency per million tokens.
 PER_MILLION = 1_000
 
-Price = Annotated[
-    str | None, typer.Option(metavar="AMOUNT", help="Price per million tokens in the currency, such as 0.15.")
-]
+Price = Annotated[str | None, typer.Option(metavar="AMOUNT", help="Price per million tokens, such as 0.15.")]
 
 
 @app.command("show", cls=OutputCommand)
@@ -41,9 +39,7 @@ def set_row(
     cached_input: Annotated[
         str | None, typer.Option(metavar="AMOUNT", help="Price of cached input tokens; defaults to --input.")
     ] = None,
-    output_price: Annotated[
-        str | None, typer.Option("--output-tokens", metavar="AMOUNT", help="Price of output tokens.")
-    ] = None,
+    output_price: Annotated[str | None, typer.Option("--output-tokens", metavar="AMOUNT", help="Output price.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the row.")] = False,
     url: Url = None,
     output: Output = OutputForm.TABLE,
@@ -67,9 +63,7 @@ def set_row(
 
 @app.command()
 def apply(
-    file: Annotated[
-        Path, typer.Option("-f", "--file", help="YAML with `prices:` and a list of rows in the API's form.")
-    ],
+    file: Annotated[Path, typer.Option("-f", "--file", help="YAML with `prices:` and rows in the API's form.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, without changing it.")] = False,
     url: Url = None,
 ) -> None:

@@ -33,9 +33,7 @@ Incarnation = Annotated[
     str | None,
     typer.Option(help="Select a deleted tenant with this id, from `earlier` in `-o json`; '' is the first."),
 ]
-Until = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Date, RFC 3339 or Unix time; its day is included.")
-]
+Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Date (included), RFC 3339 or Unix time.")]
 
 
 usage = typer.Typer(cls=default_command("show"), no_args_is_help=True, add_completion=False)

@@ -39,9 +39,7 @@ def list_requests(
     lane: Annotated[LaneName | None, typer.Option(help="Only this lane's.")] = None,
     state: Annotated[State | None, typer.Option(help="Only requests in this state.")] = None,
     outcome: Annotated[Outcome | None, typer.Option(help="Only requests with this outcome.")] = None,
-    slowest: Annotated[
-        Literal["ttft", "total", "queue"] | None, typer.Option(help="Sort by this duration, longest first.")
-    ] = None,
+    slowest: Annotated[Literal["ttft", "total", "queue"] | None, typer.Option(help="Longest of these first.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Maximum number of rows.")] = 20,
     url: Url = None,
     output: Output = OutputForm.TABLE,

@@ -81,9 +81,7 @@ def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) ->
 @with_options(FIELDS)
 def create(
     tenant: TenantId,
-    parent: Annotated[
-        str | None, typer.Option(help="Parent tenant, whose limits apply too; cannot be changed.")
-    ] = None,
+    parent: Annotated[str | None, typer.Option(help="Parent tenant, whose limits apply too; it never changes.")] = None,
     *,
     url: Url = None,
     **options: object,

@@ -62,35 +62,19 @@ class BenchOptions:
 
     trace: Annotated[Path | None, Option(metavar="FILE", help="Replay its arrivals, sizes, lanes and tenants.")] = None
     rate: Annotated[float | None, Option(min=1e-6, help="Open loop: requests per second, as a Poisson process.")] = None
-    concurrency: Annotated[
-        int | None, Option(min=1, max=20_000, help="Closed loop: number of clients. [default: 8]")
-    ] = None
+    concurrency: Annotated[int | None, Option(min=1, max=20_000, help="Closed loop: clients. [default: 8]")] = None
     requests: Annotated[
         int | None, Option("--requests", "-n", min=1, max=load.MOST_REQUESTS, help="Maximum number of requests.")
     ] = None
-    duration_s: Annotated[
-        float | None, Option("--duration", metavar="SECONDS", min=0.1, help="Maximum time to send requests.")
-    ] = None
+    duration_s: Annotated[float | None, Option("--duration", metavar="SECONDS", min=0.1, help="Sending time.")] = None
     speed: Annotated[float, Option(min=1e-6, help="Speed relative to the trace.")] = 1.0
-    part: Annotated[
-        str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
-    ] = None
-    bad_rows: Annotated[
-        Literal["fail", "skip"], Option("--bad-rows", help="Unusable rows of the trace: fail or skip them.")
-    ] = "fail"
+    part: Annotated[str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace (seconds).")] = None
+    bad_rows: Annotated[Literal["fail", "skip"], Option("--bad-rows", help="Unusable rows: fail, or skip.")] = "fail"
     prompt_tokens: Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per prompt, without a trace.")] = "256"
-    output_tokens: Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per response, without a trace.")] = (
-        "64"
-    )
-    key: Annotated[
-        list[str] | None, Option("--key", help="A tenant's key; may be repeated. Defaults to OPENAI_API_KEY.")
-    ] = None
-    keys_file: Annotated[
-        Path | None, Option("--keys", metavar="FILE", help="File with lines KEY or NAME KEY [WEIGHT].")
-    ] = None
-    zipf: Annotated[float, Option(min=0.0, max=10.0, help="Zipf exponent of the keys' shares; 0 for equal shares.")] = (
-        0.0
-    )
+    output_tokens: Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per answer, without a trace.")] = "64"
+    key: Annotated[list[str] | None, Option("--key", help="Tenant's key; repeatable. Default: OPENAI_API_KEY.")] = None
+    keys_file: Annotated[Path | None, Option("--keys", metavar="FILE", help="Lines KEY or NAME KEY [WEIGHT].")] = None
+    zipf: Annotated[float, Option(min=0.0, max=10.0, help="Zipf exponent of the keys' shares; 0: equal.")] = 0.0
     latency_share: Annotated[
         float, Option(min=0.0, max=1.0, help="Fraction in the latency lane, unless the trace names lanes.")
     ] = 1.0
@@ -99,9 +83,7 @@ class BenchOptions:
         Option("--target", metavar="LANE:TTFT_MS:TPOT_MS", help="Targets for goodput; default to the lane's."),
     ] = None
     model: Annotated[str | None, Option(help="Name of the model; defaults to the gateway's first.")] = None
-    api: Annotated[Literal["completions", "chat"], Option(help="Send exact token ids, or text messages.")] = (
-        "completions"
-    )
+    api: Annotated[Literal["completions", "chat"], Option(help="Send token ids, or messages.")] = "completions"
     ignore_eos: Annotated[
         bool, Option("--ignore-eos/--stop-at-eos", help="Generate each response to its full length, or stop at EOS.")
     ] = True
@@ -115,9 +97,7 @@ class BenchOptions:
             help="Derive prompts from the seed too, so that a second run finds them in the prefix cache.",
         ),
     ] = False
-    json_file: Annotated[
-        Path | None, Option("--json", metavar="FILE", help="Write all figures and requests to this file.")
-    ] = None
+    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="File for all figures.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,9 +176,7 @@ def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
         try:
             targets[LaneName(lane).value] = LaneTarget(*map(float, figures))
         except (ValueError, TypeError):
-            raise CommandError(
-                f"--target: write LANE:TTFT_MS:TPOT_MS, such as latency:1000:100, not {each[:40]!r}"
-            ) from None
+            raise CommandError(f"--target: LANE:TTFT_MS:TPOT_MS, as latency:1000:100, not {each[:30]!r}") from None
     return targets
 
 

@@ -118,15 +118,11 @@ class BenchRun:
             raise
         finally:
             tally.running -= 1
-            self._count(measured)
+            tally.done.append(measured)
+            tally.failed += measured.code is not None
+            if measured.ttft_ms is not None:
+                tally.recent_ttft_ms.append(measured.ttft_ms)
         return measured
-
-    def _count(self, measured: Measured) -> None:
-        tally = self.tally
-        tally.done.append(measured)
-        tally.failed += measured.code is not None
-        if measured.ttft_ms is not None:
-            tally.recent_ttft_ms.append(measured.ttft_ms)
 
     async def _send(self, wire: bytes, measured: Measured, gaps: Gaps) -> None:
         connection = self._reused()

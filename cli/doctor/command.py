@@ -7,11 +7,12 @@ import msgspec
 import typer
 
 from fairlane.cli.client import Url
-from fairlane.cli.config import ConfigFile, complaints_of
+from fairlane.cli.config import complaints_of
 from fairlane.cli.doctor.findings import Finding, fail, ok
 from fairlane.cli.doctor.machine import check_machine, check_network
 from fairlane.cli.doctor.software import check_software
 from fairlane.cli.doctor.store import check_store
+from fairlane.cli.main import ConfigFile
 from fairlane.cli.printer import Output, OutputCommand, OutputForm, show_list
 from fairlane.gateway.config import GatewaySettings
 from fairlane.scheduler.protocol.settings import load, read_document

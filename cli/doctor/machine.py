@@ -78,9 +78,7 @@ def _disk(directory: Path) -> Finding:
     if free < LITTLE_DISK:
         return warn("data directory", found, "the store's file and converted models need space: free some")
     if directory.exists() and stat.S_IMODE(directory.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-        return warn(
-            "data directory", f"{directory} is open to others", "`fairlane serve` makes it private; or chmod 700 it"
-        )
+        return warn("data directory", f"{directory} is open to others", "chmod 700 it; `fairlane serve` does so")
     return ok("data directory", found)
 
 
@@ -89,9 +87,7 @@ def _open_files(connections: int) -> Finding:
     found = "unlimited" if most == resource.RLIM_INFINITY else f"{most:,} open files at most"
     if most != resource.RLIM_INFINITY and most < connections + OTHER_FILES:
         room = max(most - OTHER_FILES, 1)
-        return warn(
-            "ulimit", found, f"a gateway takes {room:,} connections instead of {connections:,}: raise ulimit -Hn"
-        )
+        return warn("ulimit", found, f"a gateway takes {room:,} connections, not {connections:,}: raise ulimit -Hn")
     return ok("ulimit", found)
 
 
@@ -102,9 +98,7 @@ async def _ports(settings: GatewaySettings) -> Finding:
         running = await _version_at(settings.url)
         if running is not None:
             return ok("ports", f"a gateway ({running}) listens at {settings.url}")
-        return fail(
-            "ports", str(error), "another program uses it: set FAIRLANE_PORT to a free port, or stop the program"
-        )
+        return fail("ports", str(error), "set FAIRLANE_PORT to a free port, or stop the program that uses it")
     return ok("ports", f"{settings.host}:{settings.port} is free")
 
 

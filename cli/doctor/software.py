@@ -106,9 +106,7 @@ def _files(path: Path) -> Finding:
     if path.is_file() and path.suffix != ".gguf":
         return fail("model", f"{path} is a file, but not GGUF", "name a directory, a GGUF file or a hub id")
     if path.is_dir() and not (path / "config.json").is_file() and len(list(path.glob("*.gguf"))) != 1:
-        return fail(
-            "model", f"{path}: neither config.json nor exactly one GGUF file in it", "name the directory of a model"
-        )
+        return fail("model", f"{path}: neither config.json nor one GGUF file in it", "name the directory of a model")
     return ok("model", str(path))
 
 
@@ -121,6 +119,4 @@ def _cached(model: str) -> Finding:
     wanted = "/".join(model.split("/")[2:]) or "config.json"
     if isinstance(try_to_load_from_cache(repository, wanted), str):
         return ok("model", f"{model}, in the hub's cache")
-    return warn(
-        "model", f"{model} is not downloaded yet", "the first start downloads it: it needs the hub and disk space"
-    )
+    return warn("model", f"{model} is not downloaded yet", "the first start downloads it and needs disk space")

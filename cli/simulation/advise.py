@@ -36,9 +36,7 @@ Option = typer.Option
 
 @app.command(cls=OutputCommand)
 def advise_command(
-    trace: Annotated[
-        Path, Option("--trace", metavar="FILE", help="A recorded trace, or another file that `simulate` reads.")
-    ],
+    trace: Annotated[Path, Option("--trace", metavar="FILE", help="A recorded trace, or one that `simulate` reads.")],
     hardware: HardwareName = None,
     costs: Costs = None,
     workers_costs: Annotated[
@@ -62,9 +60,7 @@ def advise_command(
     seed: Seed = 0,
     bad_rows: BadRowPolicy = "fail",
     knobs: Annotated[bool, Option("--knobs/--no-knobs", help="Also try tighter targets and other settings.")] = True,
-    processes: Annotated[
-        int | None, Option(min=1, max=64, help="Parallel simulations. [default: number of processors]")
-    ] = None,
+    processes: Annotated[int | None, Option(min=1, max=64, help="Parallel simulations. [default: processors]")] = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Advise how many workers a trace needs, and what other settings would change, with the simulations as evidence.

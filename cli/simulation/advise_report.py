@@ -77,9 +77,8 @@ def _tables(trace: str, rows: Sequence[TraceRow], stretch: Stretch, advice: Advi
             f"Played: {len(stretch.rows):,} of the {len(rows):,} requests of {printable(trace)}, its busiest "
             f"stretch (from {stretch.from_s:,.0f} s to {stretch.to_s:,.0f} s)."
         )
-    _table(
-        "Counts that were simulated", COUNT_COLUMNS, [_count_row(v) for _, v in sorted(advice.sizing.verdicts.items())]
-    )
+    counts = [_count_row(verdict) for _, verdict in sorted(advice.sizing.verdicts.items())]
+    _table("Counts that were simulated", COUNT_COLUMNS, counts)
     _table("Targets", TARGET_COLUMNS, [_target_row(target) for target in advice.targets])
     _table("Other settings, with fewer workers", KNOB_COLUMNS, [_knob_row(knob) for knob in advice.knobs])
     _table("Tenants' limits", HEADROOM_COLUMNS, [_headroom_row(each) for each in limits[:MOST_TENANTS]])

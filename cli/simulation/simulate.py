@@ -19,20 +19,13 @@ from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, la
 app = typer.Typer(add_completion=False)
 Option = typer.Option
 
-BadRowPolicy = Annotated[
-    Literal["fail", "skip"],
-    Option("--bad-rows", help="Unusable rows: fail, or name and skip them."),
-]
+BadRowPolicy = Annotated[Literal["fail", "skip"], Option("--bad-rows", help="Unusable rows: fail, or name and skip.")]
 Tenants = Annotated[int, Option(help="Number of tenants.")]
 Zipf = Annotated[float, Option(help="Zipf exponent of the tenants' shares; 0 for equal shares.")]
 LatencyShare = Annotated[float, Option(help="Fraction of requests in the latency lane, 0 to 1.")]
-Slice = Annotated[
-    str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
-]
+Slice = Annotated[str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace, in seconds.")]
 Seed = Annotated[int, Option(help="Seed of tenants, lanes and noise.")]
-HardwareName = Annotated[
-    str | None, Option("--hardware", help="Worker preset such as h100-8b, l4-1b, cpu-135m; see docs/simulation.md.")
-]
+HardwareName = Annotated[str | None, Option("--hardware", help="Preset, such as h100-8b; see docs/simulation.md.")]
 Costs = Annotated[Path | None, Option(metavar="FILE", help="Calibration of a worker, in JSON; --calibrate writes it.")]
 
 
@@ -53,17 +46,13 @@ def simulate(
         float | None,
         Option(help="TTFT deadline in seconds that latency requests state; they are refused if it cannot be met."),
     ] = None,
-    load: Annotated[
-        list[float] | None, Option(help="Speed relative to the recording; repeat to compare. [default: 1]")
-    ] = None,
+    load: Annotated[list[float] | None, Option(help="Relative speed; repeat to compare. [default: 1]")] = None,
     part: Slice = None,
     seed: Seed = 0,
     bad_rows: BadRowPolicy = "fail",
     hardware: HardwareName = None,
     costs: Costs = None,
-    calibrate: Annotated[
-        str | None, Option(metavar="URL", help="Calibrate from a running worker's metrics port.")
-    ] = None,
+    calibrate: Annotated[str | None, Option(metavar="URL", help="Calibrate from a worker's metrics port.")] = None,
     blocks: Annotated[int | None, Option(help="KV blocks per worker.")] = None,
     host_slots: Annotated[int | None, Option(help="Blocks that each worker can swap out.")] = None,
     max_sequences: Annotated[int | None, Option(help="Maximum sequences per step of a worker.")] = None,
@@ -72,9 +61,7 @@ def simulate(
         Option("--prefix-cache/--no-prefix-cache", help="Cache prompts' KV. [default: if the trace names blocks]"),
     ] = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")] = None,
-    plots: Annotated[
-        Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service into this directory.")
-    ] = None,
+    plots: Annotated[Path | None, Option(metavar="DIR", help="Directory for plots.")] = None,
     plots_as: Annotated[Literal["png", "svg"], Option("--plots-as", help="Format of the plots.")] = "png",
 ) -> None:
     """Run the real scheduler in virtual time over a request trace.
@@ -85,9 +72,7 @@ def simulate(
         calibration = read_workers(costs, calibrate, hardware)
         if trace is None:
             if calibrate is None or costs is None:
-                raise CommandError(
-                    "name a trace to run (--trace FILE), or a file for the calibration (--calibrate, --costs)"
-                )
+                raise CommandError("name a trace to run (--trace FILE), or a file to calibrate (--calibrate, --costs)")
             return
         sizes = {"blocks": blocks, "host_slots": host_slots, "max_sequences": max_sequences}
         calibration = resized(calibration, sizes)

@@ -55,7 +55,7 @@ class TopApp(App[None]):
         self._picture, self._newest = Picture(), Picture()
         self._width = 0
         self._is_paused = False
-        self._sort = panels.TENANT_SORTS[0]
+        self._sort = next(iter(panels.TENANT_SORTS))
         self._filtered = ""
         self._zoomed = ""
         self._by_tenant = False
@@ -89,7 +89,7 @@ class TopApp(App[None]):
         blocks = sum(worker.blocks_total for worker in overview.workers)
         shown = {
             "header": panels.header(picture, self._url, paused=self._is_paused, filtered=self._filtered),
-            "lanes": panels.lanes_panel(overview.lanes, width),
+            "lanes": panels.lanes_panel(overview.lanes),
             "tenants": panels.tenants_panel(overview.tenants, self._sort, self._filtered, blocks, width),
             "workers": panels.workers_panel(overview.workers, width),
             "blocks": panels.blocks_panel(picture, width, by_tenant=self._by_tenant),
@@ -103,7 +103,7 @@ class TopApp(App[None]):
         self.draw()
 
     def action_sort(self) -> None:
-        sorts = panels.TENANT_SORTS
+        sorts = list(panels.TENANT_SORTS)
         self._sort = sorts[(sorts.index(self._sort) + 1) % len(sorts)]
         self.draw()
 

@@ -25,7 +25,8 @@ MARKS = {"running": RUNS, "waiting": STOPPED, "swapped": STOPPED, "clean": COPIE
 BAR = 10
 MOST_REFUSALS = 4
 WORKER_NAME, TENANT_NAME = 18, 24
-TENANT_SORTS = ("tokens/s", "running", "queued", "kv", "tenant")
+# Columns by which tenants can be sorted, with their fields; by name if there is none.
+TENANT_SORTS = {"tokens/s": "tokens_per_s", "running": "running", "queued": "queued", "kv": "kv_blocks", "tenant": ""}
 # Rows per worker.
 MAP_ROWS = 2
 # Tables omit columns below this width.
@@ -52,14 +53,11 @@ def header(picture: Picture, url: str, *, paused: bool, filtered: str) -> Text:
     return line
 
 
-def lanes_panel(lanes: Sequence[TopLane], width: int) -> RenderableType:
+def lanes_panel(lanes: Sequence[TopLane]) -> RenderableType:
     """Render each lane's queue, work and latencies, with targets."""
     if not lanes:
         return _nothing("no lane was reported yet")
-    wide = width >= NARROW
-    table = _table(
-        "lane", "queued", "oldest", "run", "preempted" if wide else "pre", "tok/s", "TTFT p95", "TPOT p95", "good"
-    )
+    table = _table("lane", "queued", "oldest", "run", "pre", "tok/s", "TTFT p95", "TPOT p95", "good")
     for lane in lanes:
         table.add_row(
             Text(printable(lane.lane), style=LANE_STYLES.get(lane.lane, OTHER_STYLE)),
@@ -105,13 +103,8 @@ def tenants_panel(tenants: Sequence[TopTenant], sort: str, filtered: str, blocks
 
 
 def _tenant_key(tenant: TopTenant, sort: str) -> tuple[float, str]:
-    figures = {
-        "tokens/s": tenant.tokens_per_s,
-        "running": tenant.running,
-        "queued": tenant.queued,
-        "kv": tenant.kv_blocks,
-    }
-    return -figures.get(sort, 0.0), tenant.tenant
+    figure: float = getattr(tenant, TENANT_SORTS[sort]) if TENANT_SORTS[sort] else 0.0
+    return -figure, tenant.tenant
 
 
 def workers_panel(workers: Sequence[TopWorker], width: int) -> RenderableType:

@@ -63,10 +63,8 @@ class BodyBudget:
         self, *, most_bytes: int, most_tenant_bytes: int, freed: Callable[[int], None] = lambda _: None
     ) -> None:
         self.freed = freed
-        self.most_bytes, self.most_tenant_bytes = (
-            int(most_bytes),
-            int(most_tenant_bytes),
-        )  # plain ints: they are encoded in errors
+        # Plain ints: they are encoded in errors.
+        self.most_bytes, self.most_tenant_bytes = int(most_bytes), int(most_tenant_bytes)
         self.held_bytes = 0
         self.intake = Intake()
         self._tenants: dict[str, int] = {}

@@ -66,9 +66,7 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
     try:
         value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
     except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        refused = _explain(
-            error, body, lifted
-        )  # raised below, so that it is not chained to an exception that quotes the body
+        refused = _explain(error, body, lifted)  # raised below, not chained to an exception that quotes the body
     else:
         text = body if lifted is None else lifted.text
         is_deep = text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deep(value)
@@ -162,9 +160,8 @@ def _read_rest(lifted: Lifted) -> object:
             return lists[digits]
         return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
 
-    return json.loads(
-        lifted.text.decode("utf-8"), object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_short_number
-    )
+    text = lifted.text.decode("utf-8")
+    return json.loads(text, object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_short_number)
 
 
 def _number(digits: str) -> float:
