@@ -62,10 +62,8 @@ class AnswerChoice(msgspec.Struct):
 
 
 class AnswerBuilder(ABC):
-    """Builds one response: sends chunks as frames as they come, or collects them for one object.
-
-    Subclasses define the shape of the response: how a choice begins, the frames of its chunks, how a stream ends, and
-    the whole object."""
+    """Builds one response: sends chunks as frames as they come, or collects them for one object. Subclasses define how
+    a choice begins, the frames of its chunks, how a stream ends, and the whole object."""
 
     # Id of the response, unless it derives from the job's.
     id = ""
@@ -94,8 +92,7 @@ class AnswerBuilder(ABC):
         ...
 
     def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
-        """Keep chunks that arrived together, or send them in one write. Return False if the client must catch up
-        first."""
+        """Keep chunks that arrived together, or send them in one write. Return False if the client lags behind."""
         if self._out is None:
             self._keep(chunks)
             return True

@@ -24,15 +24,12 @@ class ControlTokens:
     """One model's control tokens, and its tokenizer with their names hidden. Safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer, template: str, spelled: Iterable[int] = ()) -> None:
-        """`template`: the source of the chat template. `spelled`: special tokens that plain text may produce: the
-        unknown token and single bytes.
-
-        The model, by far the largest part, is shared with `tokenizer`."""
+        """`template`: the source of the chat template. `spelled`: special tokens that plain text may produce."""
         added = tokenizer.get_added_tokens_decoder()
         # Special tokens, and markup tokens that the template writes, such as `<tool_call>`.
         self.ids = frozenset(token for token, entry in added.items() if _is_control(entry, template))
         names = {token: _alias() if token in self.ids else entry.content for token, entry in added.items()}
-        self._hidden, size = _without_added_tokens(tokenizer)
+        self._hidden, size = _without_added_tokens(tokenizer)  # shares the model, by far the largest part
         self._hidden.add_tokens([_named(entry, names[token]) for token, entry in added.items()])
         # The model's id for each id of the hidden tokenizer.
         self._real = list(range(size + len(added)))

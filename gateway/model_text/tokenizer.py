@@ -107,10 +107,9 @@ class TextModel:
     def chat_prompt(
         self, messages: Sequence[Turn], tools: Sequence[Tool] = (), effort: Effort | None = None
     ) -> tuple[int, ...]:
-        """Return the tokens of a conversation up to the model's response, with these tools and this effort.
-
-        The caller's text never produces control tokens. Raises ApiError naming `messages` if the model's template
-        rejects them or the model has no template, or naming the effort if the model has none; PromptTooLong."""
+        """Return the tokens of a conversation up to the model's response; the caller's text produces no control tokens.
+        Raises ApiError naming `messages` if the model's template rejects them or there is none, or naming the effort if
+        the model has none; PromptTooLong."""
         if self._template is None:
             raise invalid("messages", "This model has no usable chat template; use /v1/completions.")
         if effort is not None and not self._template.reads_effort:
@@ -137,8 +136,7 @@ class TextModel:
         return self._template.render(messages, tools, effort)
 
     def tail(self, prompt: Sequence[int]) -> str:
-        """Return the end of a prompt as text, control tokens by name: it has the template's beginning of the
-        response."""
+        """Return the end of a prompt as text, control tokens by name: the template may begin the response there."""
         return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
@@ -154,10 +152,8 @@ class TextModel:
         return prompt
 
     def input(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of an embedder's input: text without control tokens, between the tokens that the model
-        expects around it, or token ids as given.
-
-        Raises ApiError naming `input` for ids outside the vocabulary, PromptTooLong."""
+        """Return the tokens of an embedder's input: text without control tokens, or token ids as given. Raises ApiError
+        naming `input` for ids outside the vocabulary, PromptTooLong."""
         if isinstance(prompt, str):
             return self._without_control(prompt, marked=True)
         return self._ids(prompt, "input")

@@ -54,9 +54,8 @@ class Vocabulary:
         return other
 
     def piece(self, token_id: int, *, first: bool) -> bytes | None:
-        """Return the bytes that a token adds to a text; None for special tokens and unknown ids.
-
-        `first`: nothing precedes it (some vocabularies drop the space at the start of a text)."""
+        """Return the bytes that a token adds to a text; None for special tokens and unknown ids. `first`: it begins the
+        text, where some vocabularies drop the space."""
         pieces = self._first if first else self._later
         if token_id not in pieces:
             pieces[token_id] = self._make_piece(token_id, first)
@@ -124,9 +123,8 @@ class Vocabulary:
 
 
 def _longest_piece(document: Mapping[str, Any], mute: bytes) -> int | None:
-    """Return the maximum of text bytes per token of a byte-level vocabulary; None if the tokenizer may drop text, or
-    shrink it without a known bound. `document`: the tokenizer's JSON; `mute`: bytes that have no token and do not
-    count."""
+    """Return the maximum of text bytes per token of a byte-level vocabulary, not counting bytes without a token
+    (`mute`); None if the tokenizer may drop text, or shrink it without a known bound."""
     model, added = document["model"], document.get("added_tokens", ())
     squeeze = _SQUEEZES.get((document.get("normalizer") or {}).get("type"))
     splitters = _parts(document.get("pre_tokenizer"))

@@ -102,14 +102,12 @@ def _choice(asked: ToolChoiceBody | None) -> ToolChoice:
 
 
 def _structure(body: PromptBody) -> Structure | None:
-    config = body.output_config
-    if config is not None and config.format is not None:
-        if body.output_format is not None:
-            raise invalid("output_format", "`output_format` and `output_config.format` are both given.")
-        return Structure("json_schema", config.format.schema_, "output_config.format.schema")
-    if body.output_format is not None:
-        return Structure("json_schema", body.output_format.schema_, "output_format.schema")
-    return None
+    asked = None if body.output_config is None else body.output_config.format
+    if body.output_format is None:
+        return None if asked is None else Structure("json_schema", asked.schema_, "output_config.format.schema")
+    if asked is not None:
+        raise invalid("output_format", "`output_format` and `output_config.format` are both given.")
+    return Structure("json_schema", body.output_format.schema_, "output_format.schema")
 
 
 def _display(thinking: ThinkingBody | None) -> Display:

@@ -241,9 +241,9 @@ class _Child:
         """Return the result, or a fault if there is none. `begun` is called once the process is ready."""
         for _ in range(2):  # retry once, since the child may have been killed by something else
             try:
-                if self._process is None or self._process.returncode is not None:
-                    self._process = await self._start()
                 process = self._process
+                if process is None or process.returncode is not None:
+                    process = await self._start()
                 begun()
                 async with asyncio.timeout(TIMEOUT_S):
                     return await self._exchange(process, structure)
@@ -268,7 +268,7 @@ class _Child:
             await process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "fairlane.gateway.dialects.grammar.check_process",

@@ -19,6 +19,7 @@ _PLACES = {
     "tokens_per_month": 1,
 }
 QUEUED_SCOPES = ("tenant", "key")
+_SHOWN = ("limit", "used", "reserved", "remaining", "resets_at", "scope", "shadow")
 
 # Returns the number of a tenant's waiting requests, which `queued_requests` bounds.
 Waiting = Callable[[str], Awaitable[int]]
@@ -74,8 +75,7 @@ async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Wait
 
 
 def queued_limits(statuses: Iterable[LimitStatus]) -> list[LimitStatus]:
-    """Return the limits on this tenant's queued requests; `queued_requests` of its parents counts only their own
-    requests."""
+    """Return the limits on this tenant's queued requests: those of its parents count only their own requests."""
     return [status for status in statuses if status.name == "queued_requests" and status.scope in QUEUED_SCOPES]
 
 
@@ -87,20 +87,7 @@ def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
             continue
         if status.name not in limits or _binding(status) < _binding(limits[status.name]):
             limits[status.name] = status
-    return {
-        "limits": {
-            name: {
-                "limit": status.limit,
-                "used": status.used,
-                "reserved": status.reserved,
-                "remaining": status.remaining,
-                "resets_at": status.resets_at,
-                "scope": status.scope,
-                "shadow": status.shadow,
-            }
-            for name, status in limits.items()
-        }
-    }
+    return {"limits": {name: {field: getattr(status, field) for field in _SHOWN} for name, status in limits.items()}}
 
 
 def _binding(status: LimitStatus) -> tuple[bool, int]:

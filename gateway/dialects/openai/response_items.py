@@ -1,7 +1,5 @@
-"""Items of the Responses API: what `input` may hold, and their conversion to turns.
-
-Each message is a separate turn. Reasoning, text and calls that the model produced together are one turn, in this order.
-"""
+"""Items of the Responses API: what `input` may hold, and their conversion to turns. Each message is a separate turn;
+reasoning, text and calls that the model produced together are one, in this order."""
 
 import base64
 import json
@@ -254,10 +252,8 @@ read_items = TypeAdapter(list[ListedItem]).validate_python
 
 
 def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...]:
-    """Return the conversation as turns for chat templates.
-
-    Instructions at its beginning are one turn, `instructions` first, since templates take only one system turn there.
-    """
+    """Return the conversation as turns for chat templates. Instructions at its beginning are one turn, `instructions`
+    first, since templates take only one system turn there."""
     turns = [] if instructions is None else [Turn(role="system", content=instructions)]
     turns += [item.turn() for item in items]
 

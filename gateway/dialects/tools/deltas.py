@@ -5,7 +5,7 @@ from typing import Protocol
 
 from fairlane.common.redacted import Redacted
 
-_ID_LENGTH = 24
+_ID_BYTES = 12
 _MAX_BLANKS = 1024
 
 
@@ -88,7 +88,7 @@ class DeltaBuilder:
 
     def begin_call(self, index: int, name: str) -> None:
         self._has_more = True
-        self._calls[index] = (new_call_id(), name, [])
+        self._calls[index] = ("call_" + secrets.token_hex(_ID_BYTES), name, [])
 
     def end_call(self) -> None:
         self._blanks = "" if self._blanks is None else self._blanks
@@ -109,8 +109,3 @@ class DeltaBuilder:
         delta = OutputDelta("".join(self._content), "".join(self._reasoning), calls)
         self._content, self._reasoning, self._calls = [], [], {}
         return delta
-
-
-def new_call_id() -> str:
-    """Return an id in OpenAI's form."""
-    return "call_" + secrets.token_hex(_ID_LENGTH // 2)

@@ -86,10 +86,8 @@ class SyntaxReader(TextCursor):
         yield from self._emit_until(Marks(marks[1:]), self._delta.add_reasoning)
 
     def _emit_until_mark(self) -> Generator[None, None, str | None]:
-        """Emit content up to the next mark, and take that; None at the end.
-
-        After a call, the beginning of a mark at the end of the text is a truncated mark, not content."""
         marks = self._later_marks if self.calls else self._marks
+        # After a call, the beginning of a mark at the end of the text is a truncated mark, not content.
         return (yield from self._emit_until(marks, self._delta.add_content, drops_partial=bool(self.calls)))
 
     def _read_bare_calls(self, before: re.Pattern[str]) -> Waiting:
@@ -149,9 +147,7 @@ class SyntaxReader(TextCursor):
 
     def _object(self, *, needs_tool: bool = False) -> Asking:
         """Parse `{"name": …, "arguments": {…}}`, in either order and with other keys ignored; return whether it has a
-        name.
-
-        `needs_tool`: only an object that names an offered tool is a call."""
+        name. `needs_tool`: only an object that names an offered tool is a call."""
         self._at += 1
         name, early, has_arguments, is_first = "", "", False, True
         while (character := (yield from self._skip_blanks())) and character in '",':
