@@ -178,7 +178,8 @@ class OutputItems:
         """Yield the final events; an empty output becomes an empty message."""
         if self._open is None and not self.items:
             yield from self._begin(MessageOutput(0))
-            yield from self._append_text(self._blank)
+            if self._blank:
+                yield from self._append(self._blank)
         if isinstance(self._open, MessageOutput):
             self._open.logprobs += self._logprobs
         yield from self._end(status)
@@ -201,11 +202,9 @@ class OutputItems:
 
     def _append_reasoning(self, text: str) -> Iterator[Json]:
         self._logprobs = []
-        opened = self._open
-        if not isinstance(opened, ReasoningOutput):
-            opened = ReasoningOutput(self._next())
-            yield from self._begin(opened)
-        yield from opened.more(text, [])
+        if not isinstance(self._open, ReasoningOutput):
+            yield from self._begin(ReasoningOutput(self._next()))
+        yield from self._append(text)
 
     def _content(self, text: str) -> Iterator[Json]:
         if not isinstance(self._open, MessageOutput):
@@ -214,10 +213,10 @@ class OutputItems:
                 self._blank = text
                 return
             yield from self._begin(MessageOutput(self._next()))
-        yield from self._append_text(text)
+        yield from self._append(text)
 
-    def _append_text(self, text: str) -> Iterator[Json]:
-        if text and isinstance(self._open, MessageOutput):
+    def _append(self, text: str) -> Iterator[Json]:
+        if isinstance(self._open, TextItem):
             logprobs, self._logprobs = self._logprobs, []
             yield from self._open.more(text, logprobs)
 

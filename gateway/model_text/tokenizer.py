@@ -37,10 +37,6 @@ class StopMatcher:
         # The stop string that was completed, if any.
         self.stopped_by: str | None = None
 
-    @property
-    def stopped(self) -> bool:
-        return self.stopped_by is not None
-
     def feed(self, text: str) -> str:
         seen = self._held + text
         candidates = list(zip(self._stops, self._starts, strict=True))
@@ -269,22 +265,22 @@ class TokenStream:
             return TextPiece(self._text_of(token_ids), self._counted, False)
         shown = []
         for token_id in token_ids:
-            if stops.stopped:
+            if stops.stopped_by is not None:
                 break
             self._counted += 1
             text = self._text_of((token_id,))
             shown.append(stops.feed(text) if self._counted > self._min_tokens else text)
-        return TextPiece("".join(shown), self._counted, stops.stopped)
+        return TextPiece("".join(shown), self._counted, stops.stopped_by is not None)
 
     def flush(self) -> TextPiece:
         stops = self._stops
-        if stops is not None and stops.stopped:
+        if stops is not None and stops.stopped_by is not None:
             return TextPiece("", self._counted, True)
         rest = self._utf8.decode(b"", final=True) if self._utf8 is not None else ""
         if stops is None:
             return TextPiece(rest, self._counted, False)
         rest = stops.feed(rest) if self._counted > self._min_tokens else rest
-        return TextPiece(rest + stops.release(), self._counted, stops.stopped)
+        return TextPiece(rest + stops.release(), self._counted, stops.stopped_by is not None)
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
         spelled = self._vocabulary.spell(token_ids, first=not self._begun)

@@ -45,9 +45,7 @@ def _stops(stop: object) -> tuple[str, ...]:
 
 
 def _joined(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    if not content:
+    if content == []:
         raise PydanticCustomError("parts", "must be text or a non-empty list of text parts")
     return joined_parts(_TEXTS, frozenset(), content)
 

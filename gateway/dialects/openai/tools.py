@@ -207,16 +207,15 @@ def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> 
 def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field: str) -> ToolChoice:
     """Check tools and their choice against each other. `name_field`: the field of a tool's name. Raises ApiError naming
     the field."""
-    names = {tool.name for tool in tools}
-    if len(names) < len(tools):
-        first = {tool.name: index for index, tool in reversed(list(enumerate(tools)))}
-        doubled = next(index for index, tool in enumerate(tools) if first[tool.name] < index)
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        doubled = next(index for index, name in enumerate(names) if name in names[:index])
         raise invalid(f"tools.[{doubled}].{name_field}", "Two of `tools` have the same name.")
     if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
         raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in total.")
     choice = choice or ToolChoice()
     if choice.mode == "required" and not tools:
         raise invalid("tool_choice", "`tool_choice` needs `tools`.")
-    if not names.issuperset(choice.names or ()):
+    if not set(names).issuperset(choice.names or ()):
         raise invalid("tool_choice", "`tool_choice` names a function that is not in `tools`.")
     return choice

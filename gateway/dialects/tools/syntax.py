@@ -1,22 +1,4 @@
-"""How model families write tool calls and reasoning: each file in `syntaxes/` defines one syntax.
-
-A file defines how to find a call in a model's output, and how to write one in a grammar or a prompt:
-
-    detect      lists of texts; a model has the syntax if its chat template holds all texts of one list, and none of
-                `unless`
-    reasoning   the marks around reasoning
-    body        json: {"name": …, "arguments": …}, or a list of them; named: a name, then the arguments; xml: a tag for
-                the function, and one for each argument; messages: the response consists of messages with headers
-                (`messages.py`)
-    open        marks that begin a call. `bare`: a call may also appear without a mark, as the whole response
-    head        (named) the text between `open` and the arguments' first brace, as a regular expression
-    within      (named) the marks in that text
-    close       marks that may follow a call and belong to it
-    silent      marks that belong to no call and are not shown to people either
-    said        (messages) the text before the response itself, and before and after text that a call follows
-    call        a call as the model's template writes it, with $NAME and $ARGUMENTS; `before`, `between` and `after`
-                surround several calls
-"""
+"""How model families write tool calls and reasoning: each file in `syntaxes/` defines one syntax."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -37,21 +19,32 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     # Documentation: the models with this syntax.
     models: str
+    # A model has the syntax if its chat template holds all texts of one list, and none of `unless`.
     detect: tuple[tuple[str, ...], ...]
     unless: tuple[str, ...] = ()
+    # The marks around reasoning.
     reasoning: tuple[str, str] | None = None
+    # json: {"name": …, "arguments": …}, or a list of them; named: a name, then the arguments; xml: a tag for the
+    # function, and one for each argument; messages: the response consists of messages with headers (`messages.py`).
     body: Literal["json", "named", "xml", "messages"]
+    # Marks that begin a call. `bare`: a call may also be the whole response, without a mark.
     open: tuple[str, ...]
     bare: bool = False
+    # For `named`: a pattern of the text between `open` and the arguments' first brace, and the marks in it.
     head: str = ""
     within: tuple[str, ...] = ()
+    # Marks that may follow a call and belong to it.
     close: tuple[str, ...] = ()
+    # Marks that belong to no call and are not shown to people either.
     silent: tuple[str, ...] = ()
+    # For `messages`: the text before the response itself, and before and after text that a call follows.
     said: tuple[str, str, str] | None = None
+    # A call as the template writes it, with $NAME and $ARGUMENTS, and what surrounds several calls.
     call: str
     before: str = ""
     between: str = ""
     after: str = ""
+    # The call ends the response.
     is_only: bool = False
 
     def is_of(self, template: str) -> bool:
