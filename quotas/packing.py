@@ -86,14 +86,19 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
         with_spend = _MASK.unpack_from(card, _LIMITED_FROM)[0] >= _WITH_SPEND
         limits = _limits_of(card[_LIMITED_FROM : _CARD.size + (_SPEND_CARD.size if with_spend else 0)])
         for rule, places, limit, shadow in limits:
-            used = int(sum([figures[at] for at in places.used]))
-            reserved = int(sum([figures[at] for at in places.reserved]))
+            used = reserved = 0.0
+            for at in places.used:  # not `sum`: every reply of the store has many limits
+                used += figures[at]
+            for at in places.reserved:
+                reserved += figures[at]
             ends_ms = None if places.ends is None else int(figures[places.ends])
             if rule.window == "minute" and reserved:
                 ends_ms = now_ms + slicing.length_ms
             elif rule.window == "minute":
                 ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
-            found.append(limit_status(rule.name, scope, limit, used, reserved, ends_ms, now_ms, shadow=shadow))
+            found.append(
+                limit_status(rule.name, scope, limit, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)
+            )
     return tuple(found)
 
 
