@@ -203,6 +203,10 @@ class Preparer:
                 raise
             if span.is_recording:
                 span.set(_span_attributes(service_level, prompts, answers))
+        guaranteed, expected_ttft_ms = True, 0.0
+        for answer in answers:
+            guaranteed = guaranteed and answer.guaranteed
+            expected_ttft_ms = max(expected_ttft_ms, answer.expected_ttft_ms or 0.0)
         return Plan(
             request=request,
             model=model,
@@ -213,8 +217,8 @@ class Preparer:
             asked=asked,
             grammar=grammar,
             answers=answers,
-            guaranteed=False not in [answer.guaranteed for answer in answers],
-            expected_ttft_ms=max([answer.expected_ttft_ms or 0.0 for answer in answers]),
+            guaranteed=guaranteed,
+            expected_ttft_ms=expected_ttft_ms,
             prompt_param=kind.prompt_param,
             open_requests=self.open_requests,
             traced=traced,
@@ -262,8 +266,9 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
 
 
 def _check_fields(request: GenerationRequest, card: ModelCard) -> None:
-    biased = [token for token, _ in request.draw.get("logit_bias", ())]
-    for field, tokens in (("logit_bias", biased), ("stop_token_ids", request.stop_token_ids)):
+    biased = request.draw.get("logit_bias")
+    named = [token for token, _ in biased] if biased else ()
+    for field, tokens in (("logit_bias", named), ("stop_token_ids", request.stop_token_ids)):
         if tokens and max(tokens) >= card.vocab_size:
             raise invalid(field, f"`{field}` holds a token id that is not below {card.vocab_size}.")
     for field in card.refused_fields:

@@ -164,7 +164,7 @@ class Submitter:
         limit = None if message.follows else queued_limit(reservation.statuses)
         try:
             queue = self.dispatcher.queue(job.queue)
-            generated = [head.token_ids for head in heads]
+            generated = [head.token_ids for head in heads] if heads else ()
             most = None if limit is None else limit.limit
             prefixes = prefix_keys(message)
             put = await queue.put(message, tenant_limit=most, prefixes=prefixes, generated=generated)
