@@ -78,7 +78,8 @@ class Waits:
         if job is None:
             own = TenantLane(rank, tenant)
             if own not in self._paces:
-                self._make_room()
+                if len(self._paces) >= MAX_TENANTS:
+                    self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
                 self._paces[own] = _Pace()
             self._waiting[job_id] = _Waiting(own, now_ms, place, now_ms)
             self._paces[own].waiting += 1
@@ -109,10 +110,6 @@ class Waits:
             if other != own and other.rank <= rank and found.waiting and found.rate is not None
         }
         return time_to_start_ms(own, Queued(place, rate), others)
-
-    def _make_room(self) -> None:
-        if len(self._paces) >= MAX_TENANTS:
-            self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
 
     def _rate(self, own: TenantLane) -> float | None:
         pace = self._paces.get(own)

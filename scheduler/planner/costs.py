@@ -256,6 +256,9 @@ class CostModel:
         """Return the fixed time of a step, and its time per unit of each of `StepFeatures`."""
         return self._step.weights
 
+    def copy_weights(self) -> tuple[float, ...]:
+        return self._copy.weights
+
     def _typical_ms(self, plan: StepFeatures, run_ms: float) -> float:
         context_ms = self._step.weights[3]
         return max(0.5 * run_ms, run_ms + context_ms * (TYPICAL_CONTEXT - plan.context))

@@ -14,8 +14,6 @@ from fairlane.scheduler.simulation.workload import Hardware, Milliseconds
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
-# A typical amount of a feature, large enough that its weight is not lost in rounding.
-_FAR = 1_000_000
 
 
 class CalibrationError(ValueError):
@@ -59,21 +57,11 @@ def read_calibration(document: bytes) -> Calibration:
 
 def of_costs(costs: CostModel, **sizes: int) -> Calibration:
     """Return the calibration of a learnt cost model, for a worker of these `sizes` (named as Calibration's fields)."""
-    return Calibration(step=_step_weights(costs), copy=_copy_weights(costs), learnt=costs.has_learnt, **sizes)
-
-
-def _step_weights(costs: CostModel) -> Step:
-    row = StepFeatures(1, 0, 0, 0)
-    rows, prefill, context, attention = (
-        (costs.step_ms(row._replace(**{name: _FAR})) - costs.step_ms(row._replace(**{name: 1}))) / (_FAR - 1)
-        for name in StepFeatures._fields
+    base, row, token, context, pair = costs.step_weights()
+    per_step, per_block = costs.copy_weights()
+    return Calibration(
+        step=(base, row, token, context, pair), copy=(per_step, per_block), learnt=costs.has_learnt, **sizes
     )
-    return (max(0.0, costs.step_ms(row) - rows), rows, prefill, context, attention)
-
-
-def _copy_weights(costs: CostModel) -> tuple[float, float]:
-    per_block = (costs.copy_ms(_FAR) - costs.copy_ms(1)) / (_FAR - 1)
-    return (max(0.0, costs.copy_ms(1) - per_block), per_block)
 
 
 BLOCK_SIZE = 16

@@ -150,7 +150,7 @@ def smallest(
         for verdict in simulate(new) if new else ():
             known[verdict.workers] = verdict
 
-    look(_around(guess, at_once))
+    look(math.ceil(guess * (1.0 + 0.5 * number)) for number in range(at_once))
     while not any(verdict.keeps for verdict in known.values()):
         highest = max(known)
         if highest >= min(most, BEYOND * guess):
@@ -167,10 +167,6 @@ def smallest(
         look(near)
         if min(count for count, verdict in known.items() if verdict.keeps) == upper:
             return Sizing(upper, known)
-
-
-def _around(guess: int, at_once: int) -> list[int]:
-    return [math.ceil(guess * (1.0 + 0.5 * number)) for number in range(at_once)]
 
 
 def _between(lower: int, upper: int, at_once: int) -> list[int]:
