@@ -197,12 +197,7 @@ class OpenRequests:
             with suppress(msgspec.DecodeError):
                 report = _decoder.decode(blob)
                 for one in report.levels:
-                    found = sums.setdefault(one.level, Sum())
-                    found.merge(one.total)
-                    for in_ms, loads, work_ms in one.dated:
-                        bucket = int((now_ms - age_ms + in_ms) // BUCKET_MS)
-                        before, before_ms = found.dated.get(bucket, (0, 0.0))
-                        found.dated[bucket] = before + loads, before_ms + work_ms
+                    _add(sums.setdefault(one.level, Sum()), one, now_ms - age_ms)
                 for rank, share in report.promised.items():
                     promised[rank] += share
         self.ledger.others, self._promised_elsewhere, self._asked_of_all = sums, promised, asked
@@ -370,6 +365,14 @@ class OpenRequests:
             pace_ms=pace_ms,
             due_ms=_due_ms(found, pace_ms, left),
         )
+
+
+def _add(found: Sum, reported: ClassReport, at_ms: float) -> None:
+    found.merge(reported.total)
+    for in_ms, loads, work_ms in reported.dated:
+        bucket = int((at_ms + in_ms) // BUCKET_MS)
+        before, before_ms = found.dated.get(bucket, (0, 0.0))
+        found.dated[bucket] = before + loads, before_ms + work_ms
 
 
 _service_class = lru_cache(ServiceClass)  # few, and one for each request
