@@ -45,7 +45,7 @@ class CustomTool(Fields):
 
 
 class ToolChoiceBody(Fields):
-    """Whether the model must call a tool, and which."""
+    """The tools that the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None
@@ -53,7 +53,7 @@ class ToolChoiceBody(Fields):
 
 
 class ThinkingBody(Fields):
-    """Whether thinking is shown. The budget is not enforced."""
+    """The display of thinking. The budget is not enforced."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Count | None = None
@@ -151,5 +151,5 @@ class MessagesBody(PromptBody):
 
 _NOT_SERVED: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],), "speed": ("standard",)}
 NEUTRAL_PROMPT: Neutral = _NOT_SERVED
-# Unsupported fields, with the values besides null that have no effect.
+# Unsupported fields, with the values other than null that have no effect.
 NEUTRAL_MESSAGES: Neutral = {**_NOT_SERVED, "container": (), "fallbacks": ([],), "inference_geo": ("global",)}

@@ -22,7 +22,7 @@ MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
 
 
 class ExpiresAfter(Fields):
-    """When a file expires."""
+    """The expiry of a file."""
 
     anchor: Annotated[Literal["created_at"], Field(description="Start of `seconds`")]
     seconds: Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="From an hour to thirty days")]

@@ -1,4 +1,4 @@
-"""Unsupported fields of OpenAI's and vLLM's APIs, each with the values besides null that have no effect."""
+"""Unsupported fields of OpenAI's and vLLM's APIs, each with the values other than null that have no effect."""
 
 from collections.abc import Mapping
 

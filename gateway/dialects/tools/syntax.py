@@ -1,4 +1,4 @@
-"""How model families write tool calls and reasoning: each file in `syntaxes/` defines one syntax."""
+"""Syntaxes in which model families write tool calls and reasoning, each defined by a file in `syntaxes/`."""
 
 import re
 from collections.abc import Collection, Sequence
