@@ -72,19 +72,9 @@ class BatchRecords:
         now_ms = round(time.time() * 1e3)
         doc = msgspec.json.encode(batch)
         await self._enlist(root, now_ms)  # before and after: the batch of an unlisted root would never run
+        ids, input_file = (batch.id, batch.account, batch.key_id), (batch.input_file_id, batch.once_until_ms)
         how, *used = await self._run(
-            "batch_create",
-            root,
-            batch.id,
-            batch.account,
-            batch.key_id,
-            doc,
-            now_ms,
-            max(1, tokens),
-            *limits,
-            self.most_open,
-            batch.input_file_id,
-            batch.once_until_ms,
+            "batch_create", root, *ids, doc, now_ms, max(1, tokens), *limits, self.most_open, *input_file
         )
         if how != b"ok":
             return BatchesFull(how.decode(), used[0])
@@ -193,8 +183,9 @@ class BatchRecords:
         ]
         return bool(await self._run_as_owner("batch_finish", taken, doc, ends_ms, now_ms, *of_files))
 
-    async def drop(self, root: str, batch_id: str) -> None:
-        await self._run("batch_drop", root, batch_id)
+    async def drop(self, root: str, batch_id: str, account: str = "") -> None:
+        """Delete a batch; `account` is only needed for one that may be incomplete."""
+        await self._run("batch_drop", root, batch_id, account)
 
     async def _enlist(self, root: str, now_ms: int) -> None:
         await call(self._client, "ZADD", keys.OPEN_ROOTS, now_ms, root)

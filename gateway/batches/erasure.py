@@ -8,7 +8,6 @@ from fairlane.gateway.batches import files, keys
 from fairlane.gateway.batches.batch import OPEN
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
-from fairlane.gateway.batches.keys import SCRIPTS
 from fairlane.gateway.batches.storage import Storage
 from fairlane.quotas.erasure import AT_ONCE, DeletedTenant
 from fairlane.store.scripts import call, texts
@@ -37,7 +36,7 @@ class BatchErasure:
                     still_open += 1
                     continue
                 await self._storage.delete_folder(f"batches/{batch_id}")
-                await SCRIPTS.run(self._client, "batch_erase", keys.of_root(gone.root), batch_id, gone.account)
+                await self._records.drop(gone.root, batch_id, gone.account)
                 erased += 1
         return erased, still_open
 

@@ -118,12 +118,6 @@ async def batches_open(two: Two) -> None:
 
 async def batch_drop(two: Two) -> None:
     taken = await two.batch()
-    await two.batches.drop("acme", taken.batch.id)
-    assert await two.batches.get("acme", "acme", taken.batch.id) is None
-
-
-async def batch_erase(two: Two) -> None:
-    taken = await two.batch()
     erasure = BatchErasure(two.twice, two.batches, two.files(two.twice), FolderStorage(Path("nowhere")))
     gone = DeletedTenant(root="acme", account="acme")
     assert await erasure.batches(gone, is_settled=True) == (2, 0)
@@ -201,8 +195,17 @@ SCRIPTS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
         *(batch_create, batch_take, batch_renew, batch_save, batch_finish, batch_cancel, batches_open, batch_drop),
-        *(batch_erase, records_erase),
-        *(documents, file_open, file_keep, file_drop, records_write, records_left, metrics_report, metrics_recent),
+        *(
+            records_erase,
+            documents,
+            file_open,
+            file_keep,
+            file_drop,
+            records_write,
+            records_left,
+            metrics_report,
+            metrics_recent,
+        ),
     )
 } | dict.fromkeys(("records_find", "records_ended", "records_running"), records_read)
 PARTS = batch_keys.SCRIPTS, record_storage._SCRIPTS, metrics_store._SCRIPTS

@@ -160,23 +160,16 @@ end
 return found
 
 -- name: batch_drop
--- Deletes an ended batch.
--- ARGV     1 batch
+-- Deletes a batch, ended or not; its owner then no longer holds it.
+-- ARGV     1 batch, 2 account of its tenant; '': as stored
 local record = KEYS[1] .. 'batch:' .. ARGV[1]
-redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
-local tenant = redis.call('HGET', record, 'tenant')
-if not tenant then return end
-redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
-redis.call('DEL', record)
-
--- name: batch_erase
--- Deletes a batch of a deleted tenant, ended or not; its owner then no longer holds it.
--- ARGV     1 batch, 2 account of the tenant
-local record = KEYS[1] .. 'batch:' .. ARGV[1]
-local key = redis.call('HGET', record, 'key')
+local known = redis.call('HMGET', record, 'tenant', 'key')
+local tenant, key = ARGV[2] ~= '' and ARGV[2] or known[1], known[2]
 redis.call('ZREM', KEYS[1] .. 'open', ARGV[1])
 redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
-redis.call('ZREM', KEYS[1] .. 'batches:' .. ARGV[2], ARGV[1])
-redis.call('HDEL', KEYS[1] .. 'enqueued:tenant:' .. ARGV[2], ARGV[1])
+if tenant then
+  redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
+  redis.call('HDEL', KEYS[1] .. 'enqueued:tenant:' .. tenant, ARGV[1])
+end
 if key then redis.call('HDEL', KEYS[1] .. 'enqueued:key:' .. key, ARGV[1]) end
 redis.call('DEL', record)

@@ -80,9 +80,6 @@ class Recorder:
         self._published = published
         self._settled.clear()
 
-    def begin(self) -> None:
-        self.sums = Sums()
-
     def _count(self, lane: LaneSums, request: Ended) -> None:
         code, ttft_s, pace_s = request.code, request.ttft_s, request.pace_s
         lane.requests += 1

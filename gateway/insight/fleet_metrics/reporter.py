@@ -63,7 +63,9 @@ class MetricsReporter:
         state = ReportedState(round(now_s * 1e3), bounded_sums, _levels(had))
         is_over = int(now_s // SLOT_S) != slot
         if is_over:
-            self._recorder.begin()  # before the call of the store: requests that end meanwhile belong to the next slot
+            self._recorder.sums = (
+                Sums()
+            )  # before the call of the store: requests that end meanwhile belong to the next slot
             self._slot = int(now_s // SLOT_S)
             self._closed.append((slot, state))
         merges = False
@@ -90,7 +92,7 @@ class MetricsReporter:
             name.value: (lane.ttft_ms, lane.tpot_on(single_stream_ms)) for name, lane in self._lanes.items()
         }
         if self._fleet.is_fresh:
-            sample(self._recorder.sums, workers, self._fleet.models.values())
+            _sample(self._recorder.sums, workers, self._fleet.models.values())
 
 
 def kv_used(workers: Iterable[WorkerStatus]) -> float:
@@ -100,8 +102,7 @@ def kv_used(workers: Iterable[WorkerStatus]) -> float:
     return 1.0 - sum(free for _, free in pools) / total if total else 0.0
 
 
-def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedModel]) -> None:
-    """Add the fleet's current levels to the sums."""
+def _sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedModel]) -> None:
     alive, waiting = list(workers), together([model.depths for model in models])
     sums.samples += 1
     sums.kv_used += kv_used(alive)

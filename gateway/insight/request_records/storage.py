@@ -55,9 +55,7 @@ class RecordStore:
 
     async def find(self, name: str) -> RequestRecord | None:
         found = await self._run("records_find", name)
-        if not found:
-            return None
-        return _read_as_seen(found[0], int(found[1]), found[2].decode())
+        return _read_as_seen(found[0], int(found[1]), found[2].decode()) if found else None
 
     async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
         """Return up to `most` records that ended by `latest_ms`, newest first, and whether there may be more."""

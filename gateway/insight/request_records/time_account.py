@@ -19,6 +19,7 @@ from typing import Literal, get_args
 import msgspec
 
 Part = Literal["queue", "prefill", "decode", "preempted", "paused", "network"]
+_PRECEDENCE: tuple[Part, ...] = ("preempted", "paused", "queue", "prefill", "decode")
 StallKind = Literal["preempted", "paused"]
 
 
@@ -104,12 +105,7 @@ def _interrupted(
     for (at_ms, part, change), (next_ms, _, _) in pairwise([*sorted(events), (total_ms, "network", 0)]):
         is_open[part] += change
         if next_ms > at_ms:
-            yield _most_informative(is_open), at_ms, next_ms
-
-
-def _most_informative(is_open: Counter[Part]) -> Part:
-    order: tuple[Part, ...] = ("preempted", "paused", "queue", "prefill", "decode")
-    return next((part for part in order if is_open[part]), "network")
+            yield next((part for part in _PRECEDENCE if is_open[part]), "network"), at_ms, next_ms
 
 
 def _walk(timeline: Timeline, total_ms: float) -> Iterable[tuple[Part, float, float]]:

@@ -1,7 +1,6 @@
 """Request traces: recordings of a gateway's requests, their files, and simulations of them for operators.
 
     recorder.py          writes ended requests to a file in batches: sizes and pseudonyms, never content
-    pseudonyms.py        keyed names of tenants and of prompts' blocks
     files.py             the folder of recorded and uploaded traces, and their recent readers
     simulator.py         one simulation at a time, in a child process with bounded time and memory
     simulate_process.py  the child process

@@ -8,15 +8,17 @@ import logging
 import os
 import threading
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from fairlane.gateway.insight.request_traces.files import TraceFolder
-from fairlane.gateway.insight.request_traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.open_requests import Request
@@ -27,6 +29,12 @@ from fairlane.store.retry import every
 FLUSH_S = 1.0
 # Ended requests that are not written yet, and tokens of their prompts; further requests are not recorded.
 MOST_WAITING, MOST_WAITING_TOKENS = 20_000, 2_000_000
+
+BLOCK_TOKENS = 128
+MOST_BLOCKS = 512
+# Bytes of a block's name, which fits any reader's integers.
+_NAME_BYTES = 6
+REMEMBERED = 10_000
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +81,6 @@ class TraceRecorder:
 
     def ended(self, asked: Asked, outputs: Sequence[int], code: str | None) -> None:
         """Note an ended request. `outputs`: tokens of all choices of each prompt, if any; `code`: of its error."""
-        if self._folder is None:
-            return
         tokens = sum(map(len, asked.prompts))
         if len(self._waiting) >= MOST_WAITING or self._waiting_tokens + tokens > MOST_WAITING_TOKENS:
             self._left_out += 1
@@ -98,7 +104,7 @@ class TraceRecorder:
         self._give_up()
 
     async def flush(self) -> None:
-        if not self._waiting or self._folder is None:
+        if not self._waiting:
             return
         if self._lines is None:
             self._lines = TraceLines(Pseudonyms(await self._key()))
@@ -144,6 +150,35 @@ class TraceRecorder:
             self._written += self._file.write(lines.head())
             self._folder.sweep("recorded")
         return self._file
+
+
+class Pseudonyms:
+    """Keyed hashes of tenants and of prompt prefixes, which only show equality.
+
+    The key is one secret of the installation, kept in the store (`fl:pseudonyms`). All gateways therefore produce the
+    same names, and a guess at a tenant or prompt cannot be tested with a trace alone."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.tenant = lru_cache(REMEMBERED)(self._tenant)
+
+    def _tenant(self, tenant_id: str, created_at: float) -> str:
+        """Return a tenant's name; a later tenant with the same id gets another one."""
+        made = blake2b(repr((tenant_id, created_at)).encode(), digest_size=8, key=self._key, person=b"tenant")
+        return f"t-{made.hexdigest()}"
+
+    def blocks(self, scope: str, prompt: Sequence[int]) -> tuple[int, ...]:
+        """Return names of a prompt's whole blocks, each depending on `scope` and all tokens up to its end."""
+        whole = min(len(prompt) // BLOCK_TOKENS, MOST_BLOCKS)
+        if not whole:
+            return ()
+        ids = memoryview(array("I", prompt[: whole * BLOCK_TOKENS]))
+        digest = blake2b(scope.encode(), digest_size=_NAME_BYTES, key=self._key, person=b"prompt")
+        names = []
+        for first in range(0, whole * BLOCK_TOKENS, BLOCK_TOKENS):
+            digest.update(ids[first : first + BLOCK_TOKENS])
+            names.append(int.from_bytes(digest.copy().digest()))
+        return tuple(names)
 
 
 class TraceLines:

@@ -50,11 +50,11 @@ class Simulator:
             start_new_session=True,  # so that signals to the gateway's group do not reach the child
             preexec_fn=die_with_parent(),
         )
+        said = b""
         try:
-            async with asyncio.timeout(WALL_S):
-                said, _ = await process.communicate(task)
-        except TimeoutError:
-            raise _too_much() from None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WALL_S):
+                    said, _ = await process.communicate(task)
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -62,13 +62,7 @@ class Simulator:
                 await process.wait()
         if process.returncode or not said:
             log.warning("simulation failed: status=%s", process.returncode)
-            raise _too_much()
+            message = f"It takes more than {MOST_CPU_S} s of CPU time or too much memory: simulate a part of the trace."
+            raise ApiError(message, "request_exceeds_limit", "trace")
         answer: dict[str, Any] = msgspec.json.decode(said)
         return answer
-
-
-def _too_much() -> ApiError:
-    message = (
-        f"The simulation takes more than {MOST_CPU_S} s of CPU time or too much memory: simulate a part of the trace."
-    )
-    return ApiError(message, "request_exceeds_limit", "trace")

@@ -12,8 +12,12 @@ import pytest
 
 from fairlane.gateway.config import RecordSection
 from fairlane.gateway.insight.request_traces.files import TraceFolder
-from fairlane.gateway.insight.request_traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
-from fairlane.gateway.insight.request_traces.recorder import MOST_WAITING_TOKENS, TraceRecorder
+from fairlane.gateway.insight.request_traces.recorder import (
+    BLOCK_TOKENS,
+    MOST_WAITING_TOKENS,
+    Pseudonyms,
+    TraceRecorder,
+)
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.scenario import Scenario
