@@ -118,7 +118,8 @@ class MemoryOrganisation:
     tenants: dict[str, MemoryTenant] = field(default_factory=dict)
     keys: dict[str, MemoryKey] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
-    _figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
+    # By the id of their level.
+    figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     reservations: dict[str, HeldReservation] = field(default_factory=dict)
     # Finished reservations, with the time until which they are remembered.
     settled: dict[str, int] = field(default_factory=dict)
@@ -163,9 +164,6 @@ class MemoryOrganisation:
         reservation.credited.add(Totals(0, input_tokens - due.input, output_tokens - due.output))
         return due
 
-    def figures(self, level: LevelId) -> Figures:
-        return self._figures[level.id]
-
     def barred_tenant(self, ids: Sequence[LevelId]) -> Reason | None:
         for level in ids:
             tenant = self.tenants.get(level.tenant)
@@ -193,7 +191,7 @@ class MemoryOrganisation:
 
     def hold(self, reservation: HeldReservation, now_ms: int) -> None:
         for level in reservation.levels:
-            figures = self.figures(level)
+            figures = self.figures[level.id]
             figures.minute.slide(now_ms)
             if not reservation.ask.is_batch:
                 reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
@@ -229,7 +227,7 @@ class MemoryOrganisation:
         return [level.for_batch() for level in levels] if ask.is_batch else levels
 
     def _paused(self, level: LevelId, now_ms: int) -> Sequence[Place]:
-        paused = self.figures(level).paused
+        paused = self.figures[level.id].paused
         places = sorted((since_ms, reservation_id) for reservation_id, since_ms in paused.items())
         for number, (_, reservation_id) in enumerate(places):
             reservation = self.reservations.get(reservation_id)
@@ -243,7 +241,7 @@ class MemoryOrganisation:
         return ()
 
     def _level(self, level: LevelId, now_ms: int) -> Level:
-        figures, calendar = self.figures(level), self.calendar(level.tenant, now_ms)
+        figures, calendar = self.figures[level.id], self.calendar(level.tenant, now_ms)
         tenant = self.tenants.get(level.tenant, MemoryTenant())
         return Level(
             scope=level.scope,

@@ -129,7 +129,7 @@ class MemoryQuotaStore:
         if is_stuck and reservation.since_ms is None:
             reservation.since_ms, reservation.served = now_ms, 0
         for level_id, level in zip(reservation.levels, levels, strict=True):
-            figures = org.figures(level_id)
+            figures = org.figures[level_id.id]
             figures.held_by(reservation.ask).add(Totals(0, 0, found.tokens, reservation.prices.output * found.tokens))
             if is_stuck and any(level is each for each in found.binding) and reservation.since_ms is not None:
                 figures.paused[reservation_id] = reservation.since_ms
@@ -160,7 +160,7 @@ class MemoryQuotaStore:
         charged = reservation.charged_input - credited.input + reservation.charged_output - credited.output
         is_refund = charge.is_refund and not charged
         for level in reservation.levels:
-            figures = org.figures(level)
+            figures = org.figures[level.id]
             figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output, -held.spend))
             figures.paused.pop(reservation_id, None)
             figures.minute.slide(now_ms)
@@ -248,13 +248,13 @@ def _charge(
     reservation.charged_output += output_tokens
     released = Totals(0, -input_tokens, -output_tokens, reservation.held.spend - before.spend)
     for level in reservation.levels:
-        org.figures(level).held_by(reservation.ask).add(released)
+        org.figures[level.id].held_by(reservation.ask).add(released)
     _book(org, reservation, due, now_ms)
 
 
 def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals, now_ms: int) -> None:
     for level in reservation.levels:
-        figures, calendar = org.figures(level), org.calendar(level.tenant, now_ms)
+        figures, calendar = org.figures[level.id], org.calendar(level.tenant, now_ms)
         figures.minute.slide(now_ms)
         if not reservation.ask.is_batch:
             figures.minute.add(now_ms, tokens)

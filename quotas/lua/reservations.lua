@@ -42,10 +42,7 @@ if denied then
   return with_figures(reply, {denied.level})
 end
 
-for _, level in ipairs(levels) do
-  count_request(level)
-  hold(level, 1, ask.input, ask.output, ask.spend)
-end
+for _, level in ipairs(levels) do admit(level, ask.input, ask.output, ask.spend) end
 local granted = ask.start + ask.choice
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
   ask.ceiling, prompts, levels[1].current, 0, 0, 0, 0, tenant, key, model, lane, shadowed, others, in_paid, out_paid,
@@ -146,7 +143,9 @@ local function write_ledger(reservation, day, prompt, cached, output)
   else
     redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry)
   end
-  local requests, past_input, past_output = is_first_run(prefix, reservation) and 1 or 0, reservation[PAST.input], reservation[PAST.output]
+  local once, past_input, past_output = reservation[F_ONCE], reservation[PAST.input], reservation[PAST.output]
+  -- All runs under one idempotency key count as one request.
+  local requests = (once == '' or redis.call('HSETNX', prefix .. 'paid:' .. once, 'counted', 1) == 1) and 1 or 0
   usage_sums.add(prefix, reservation, day, requests, prompt - past_input, cached, output - past_output,
     spend - usage_sums.open_spend(reservation, past_input, past_output), gpu_us, kv_block_ms)
 end
@@ -210,10 +209,7 @@ local levels, others = open_request(prefix, tenant, key, model, lane, now)
 if not levels[1].is_known or levels[1].state == DELETED then return 0 end
 
 if is_batch == '1' then for_batch(levels) end
-for _, level in ipairs(levels) do
-  count_request(level)
-  hold(level, 1, 0, 0, 0)
-end
+for _, level in ipairs(levels) do admit(level, 0, 0, 0) end
 priced = prices_for(prefix, once, priced, now)
 local in_price, cached_price, out_price = struct.unpack(PRICES, priced)
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, prompts, levels[1].current, 0, 0, 0, 0,

@@ -84,27 +84,21 @@ local function places_of(tenant, key)
   return {{'tenant', 'tenant:' .. tenant, tenant}, key ~= '' and {'key', 'key:' .. key, tenant} or nil}
 end
 
--- Returns the places of a request's model and lane and of all tenants above, from the opened tenant's card; also as JSON, or
--- '' if there are none.
-local function others_of(tenant, id, model, lane)
-  local tail = string.sub(tenant.card, tail_of(tenant.card))
-  if tail == '' then return {}, '' end
-  local named, places = cjson.decode(tail), {}
+-- Opens all levels of a request: its tenant's and key's, and from the tenant's card those of its model and lane and of the tenants
+-- above. Also returns the places of the latter as JSON, or '' if there are none.
+local function open_request(prefix, tenant, key, model, lane, now)
+  local levels = open_levels(prefix, places_of(tenant, key), now, {})
+  local tail, places = string.sub(levels[1].card, tail_of(levels[1].card)), {}
+  if tail == '' then return levels, '' end
+  local named = cjson.decode(tail)
   for _, by in ipairs(named[1]) do
     if (by[1] == '' or by[1] == model) and (by[2] == '' or by[2] == lane) then
-      places[#places + 1] = {'model_lane', 'by:' .. id .. ':' .. by[2] .. ':' .. by[1], id}
+      places[#places + 1] = {'model_lane', 'by:' .. tenant .. ':' .. by[2] .. ':' .. by[1], tenant}
     end
   end
   for _, parent in ipairs(named[2]) do places[#places + 1] = {'parent', 'tenant:' .. parent, parent} end
-  return places, #places > 0 and cjson.encode(places) or ''
-end
-
--- Opens all levels of a request. Also returns the places other than its tenant's and key's, as JSON, or '' if there are none.
-local function open_request(prefix, tenant, key, model, lane, now)
-  local levels = open_levels(prefix, places_of(tenant, key), now, {})
-  local others, encoded = others_of(levels[1], tenant, model, lane)
-  if #others > 0 then open_levels(prefix, others, now, levels) end
-  return levels, encoded
+  if #places == 0 then return levels, '' end
+  return open_levels(prefix, places, now, levels), cjson.encode(places)
 end
 
 -- Restricts levels to the rules for batch lines. Minute and concurrency limits are reserved for interactive requests, so batch

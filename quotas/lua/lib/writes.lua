@@ -87,8 +87,10 @@ local function hold(level, requests, input, output, spend)
   if spend ~= 0 then figures[HELD_SPEND] = figures[HELD_SPEND] + spend end
 end
 
-local function count_request(level)
+-- Counts a new request, and what it holds.
+local function admit(level, input, output, spend)
   if not level.is_batch then minute_add(level, 1, 0, 0) end
+  hold(level, 1, input, output, spend)
 end
 
 local KEPT_MORE_MS = 60000 -- tolerates a clock that steps back
@@ -140,11 +142,6 @@ local function unpaid(prefix, reservation, input, output, now)
   reservation[F_CREDIT_INPUT] = reservation[F_CREDIT_INPUT] + input - in_due
   reservation[F_CREDIT_OUTPUT] = reservation[F_CREDIT_OUTPUT] + output - out_due
   return in_due, out_due
-end
-
--- Returns whether this is the first settled run under its idempotency key: all of them count as one request. Call it once.
-local function is_first_run(prefix, reservation)
-  return reservation[F_ONCE] == '' or redis.call('HSETNX', prefix .. 'paid:' .. reservation[F_ONCE], 'counted', 1) == 1
 end
 
 local function charge(level, input, output, spend)
