@@ -190,10 +190,10 @@ class KeyStore:
     async def adopt(
         self, tenant: Tenant, sha256: str, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
     ) -> ApiKey:
-        """Import an `sk-…` key from other software, given its SHA-256 in hex, so that clients can keep using it.
+        """Import an `sk-…` key from other software, given its SHA-256 in hex, of which a keyed hash is stored.
 
-        Only a keyed hash of the digest is stored, which cannot confirm a guess. Raises FieldError, KeyNotFound (no such
-        tenant), KeyExists (even if the key was revoked since), and VersionConflict if a concurrent import won."""
+        Raises FieldError, KeyNotFound (no such tenant), KeyExists (even if the key was revoked since), and
+        VersionConflict if a concurrent import won."""
         if not SHA256.fullmatch(sha256):
             raise FieldError("sha256", "must be 64 lowercase hexadecimal digits")
         key = await self._new_key(tenant, document)
@@ -346,9 +346,8 @@ class KeyStore:
     async def _claim(self, place: str, key: ApiKey, root: str) -> bool:
         """Claim the imported secret at `place` for a key that is about to be written; False if another key has it.
 
-        The secret's record lies outside all roots and its owner's inside one, so no script sees both. If the owner was
-        not written, it is barred: the first of `key_put` and `key_bar` wins. An interrupted import therefore blocks
-        no one, and a slow one writes no second key."""
+        No script sees the secret's record and its owner's. If the owner was not written, it is barred: the first of
+        `key_put` and `key_bar` wins. An interrupted import blocks no one, and a slow one writes no second key."""
         barred = ""
         while True:  # repeats only after a holder that was not written
             holder, its_root = await self._database.run("import_claim", place, key.id, root, key.tenant, barred)

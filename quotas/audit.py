@@ -35,8 +35,7 @@ class Note:
     changes: Mapping[str, object]
 
     def encoded(self) -> str:
-        """Encode the note as an entry with a new id. If the changes are too long, replace the longest fields by their
-        length."""
+        """Encode the note as an entry with a new id. If the changes are too long, replace fields by lengths."""
         changes = json.dumps(self.changes)
         if len(changes) > LONGEST_CHANGES:
             changes = json.dumps(_shortened(self.changes))

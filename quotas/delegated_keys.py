@@ -86,8 +86,7 @@ class DelegatedKeys:
         return await self._keys.identity(tenant.root, tenant.id, key_id)
 
     async def _apply(self, delegation: Delegation, found: Identity) -> Identity | None:
-        """Update the key to the delegation's settings, once per process, so that two processes with different settings
-        do not keep overwriting each other."""
+        """Update the key once per process, so that processes with different settings do not keep overwriting it."""
         tenant, key, stated = found.tenant, found.key, _stated(delegation)
         if key.changed(stated) != key:
             try:

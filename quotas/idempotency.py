@@ -121,8 +121,7 @@ class IdempotencyRecords:
         self._most_records = most_records
 
     async def begin(self, name: Name, owner: str, fingerprint: str, seal: Seal | None) -> Begun:
-        """Acquire the request, or return its state. `owner`: unique to this attempt. `seal`: None if the caller has no
-        API key."""
+        """Acquire the request for an owner, unique to this attempt, or return its state. Only an API key has a seal."""
         how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
         if how == "acquired":
             once, until_ms, runs = end
@@ -180,8 +179,7 @@ def open_compressed(kept: bytes, seal: Seal, place: str) -> bytes | None:
 
 
 async def forget_all(database: Database, root: str, key_id: str) -> None:
-    """Delete all records of an erased API key, and what their runs share; owners of running requests lose them. Raises
-    StoreUnavailable."""
+    """Delete all records of an erased API key, and what their runs share. Raises StoreUnavailable."""
     prefix = keyspace.of_root(root)
     index = f"{prefix}idems:{key_id}"
     while digests := await database.call("ZRANGE", index, 0, _AT_ONCE - 1):

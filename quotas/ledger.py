@@ -5,9 +5,11 @@ tokens and the workers' measurements count on the day when it ends. Old days are
 
 import asyncio
 from collections.abc import AsyncIterator, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, get_args
+
+import msgspec
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
@@ -20,7 +22,6 @@ GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
 LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
-_FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "spend", "gpu_us", "kv_block_ms")
 _PAGE = 500
 _GROUP = ("lane", "model", "key")
 # Reply of usage_roll when sums are left to move.
@@ -42,12 +43,9 @@ class UsageSums:
     # KV blocks held, multiplied by milliseconds.
     kv_block_ms: int = 0
 
-    def add(self, figure: str, amount: int) -> None:
-        setattr(self, figure, getattr(self, figure) + amount)
-
     def merge(self, other: "UsageSums") -> None:
-        for figure in _FIGURES:
-            self.add(figure, getattr(other, figure))
+        for figure in fields(self):
+            setattr(self, figure.name, getattr(self, figure.name) + getattr(other, figure.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +231,7 @@ async def _rolled(database: Database, root: str, account: str) -> _Rolled:
 
 
 async def all_accounts(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
-    """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root.
-    `roots`: only tenants of these."""
+    """Yield the account of every tenant of `roots` whose ledger is kept, deleted ones included; each with its root."""
     ids, start = TenantIds(database), "-"
     while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, PER_CALL):
         named = [(tenant, root) for tenant, root in (entry.split(" ") for entry in entries)]
@@ -265,27 +262,18 @@ def _entries(reply: Reply) -> list[LedgerEntry]:
     ]
 
 
+# The parts of an entry as `settle` writes them.
+_TOKENS = ("prompt_tokens", "cached_tokens", "output_tokens")
+_ENTRY = ("at_ms", "reservation_id", "key", "model", "lane", *_TOKENS, "preemptions", "outcome")
+_COSTS = ("spend", "input", "cached", "output", "gpu_us", "kv_block_ms")
+_NO_COSTS = "0\t0\t0\t0\t0\t0"
+
+
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
-    costs = values.get("costs", "0\t0\t0\t0\t0\t0")  # absent in older gateways' entries
-    spend, of_input, of_cached, of_output, gpu_us, kv_block_ms = (int(figure) for figure in costs.split("\t"))
-    at_ms, reservation, key, model, lane, prompt, cached, output, preemptions, outcome = values["entry"].split("\t")
-    return LedgerEntry(
-        id=entry_id,
-        at=int(at_ms) / 1e3,
-        reservation_id=reservation,
-        key=key,
-        model=model,
-        lane=lane,
-        prompt_tokens=int(prompt),
-        cached_tokens=int(cached),
-        output_tokens=int(output),
-        preemptions=int(preemptions),
-        outcome=outcome,
-        spend=spend,
-        prices=Prices(input=of_input, cached=of_cached, output=of_output),
-        gpu_us=gpu_us,
-        kv_block_ms=kv_block_ms,
-    )
+    entry = dict(zip(_ENTRY, values["entry"].split("\t"), strict=True))
+    costs = dict(zip(_COSTS, values.get("costs", _NO_COSTS).split("\t"), strict=True))
+    known = entry | costs | {"id": entry_id, "at": int(entry["at_ms"]) / 1e3, "prices": costs}
+    return msgspec.convert(known, LedgerEntry, strict=False)
 
 
 # How far back the first roll-up of a tenant reaches.
@@ -312,8 +300,7 @@ class RollUp:
         self._exports = exports
 
     async def daily(self) -> None:
-        """Roll up what is due, once a day, by the first gateway to call this. If that one dies, another takes over
-        within an hour."""
+        """Roll up what is due, once a day. If the gateway that does it dies, another takes over within an hour."""
         claim = self._database.new_call()
         is_ours = await self._database.call("SET", keyspace.ROLL_UP, claim, "NX", "EX", _CLAIM_S)
         if not is_ours and await self._database.call("GET", keyspace.ROLL_UP) != claim:  # equal if the call was resent
@@ -342,8 +329,7 @@ class RollUp:
             marker, moving, day = until.isoformat(), "", until + timedelta(days=1)
 
     async def _roll(self, prefix: str, account: str, days: Sequence[date], marker: str, moving: str) -> bool:
-        """Move the sums of these days, a part in each call; False if another gateway rolls up this account. `marker`,
-        `moving`: see _Rolled."""
+        """Move the sums of these days; False if another gateway rolls up. `marker`, `moving`: see _Rolled."""
         until, kept_ms = days[-1].isoformat(), self._months * 31 * _DAY_MS
         named = [each.isoformat() for each in days]
         while True:

@@ -26,8 +26,7 @@ Scope = Literal["tenant", "key", "model_lane", "parent"]
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices in nano-units (billionths) of the installation's currency per token. They are whole numbers, so every
-    charge is exact."""
+    """Prices in nano-units (billionths) of the currency per token: whole numbers, so that every charge is exact."""
 
     input: int = 0
     # Per cached prompt token; never more than `input`.
@@ -83,8 +82,7 @@ SPEND_LIMITS = tuple(rule.name for rule in RULES if rule.is_spend)
 # Limits that longer outputs use up.
 OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
 CALENDAR: tuple[WindowName, ...] = ("day", "month")
-# Limits the tokens of a tenant's, or a key's, unfinished batches together. It is checked when a batch is created and is
-# unknown to the scripts.
+# Limits the tokens of unfinished batches together. It is checked when a batch is created; the scripts do not know it.
 BATCH_LIMIT = "enqueued_batch_tokens"
 LIMIT_NAMES: tuple[str, ...] = (*(rule.name for rule in RULES), BATCH_LIMIT)
 
@@ -224,8 +222,7 @@ class Demand:
     start: int = 0
     # Output tokens to hold in addition: those that other choices lag behind, and published ones that were not paid.
     extra: int = 0
-    # Whether output may be cut to what is left, at least one token per choice; otherwise it fits as a whole or not at
-    # all.
+    # Output may be cut to what is left, at least one token per choice.
     is_cut: bool = False
     prices: Prices = FREE
 
@@ -249,8 +246,7 @@ class Demand:
         return self.amount(rule) + (later * rule.output_weight(self.prices) if self.stated else 0)
 
     def uncut(self, rule: LimitRule) -> tuple[int, int]:
-        """Return amount and most for a limit in shadow, which has not cut the demand: the least that it could be cut
-        to."""
+        """Return amount and most for a limit in shadow, which has not cut the demand: the least possible cut."""
         choice, ceiling = min(1, self.choice) if self.is_cut else self.choice, self.ceiling if self.stated else 1
         least = dataclasses.replace(self, choice=choice, ceiling=ceiling).amount(rule)
         return least, self.most(rule) if self.stated else least
@@ -286,8 +282,7 @@ class Level:
         return held + (self.held_by_batches.count(rule.counts) if rule.window in CALENDAR else 0)
 
     def for_batch(self) -> "Level":
-        """Return the level for a batch line, without minute and concurrency limits: these are reserved for interactive
-        requests."""
+        """Return the level for a batch line: minute and concurrency limits are reserved for interactive requests."""
         met = {rule.name for rule in RULES if rule.window in (*CALENDAR, "request")}
         limits = Limits(**{name: figure for name, figure in self.limits.as_dict().items() if name in met})
         return dataclasses.replace(self, limits=limits, paused=())

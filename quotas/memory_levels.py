@@ -100,8 +100,7 @@ class HeldReservation:
 
     @property
     def held(self) -> Totals:
-        """Tokens held, and money: of charged prompt tokens also the price difference to cached ones, since their number
-        is only known at the end."""
+        """Tokens and money held, with the price difference of charged prompt tokens to cached ones until the end."""
         held_input, held_output = max(0, self.input - self.charged_input), max(0, self.output - self.charged_output)
         undecided = (self.charged_input - self.credited.input) * (self.prices.input - self.prices.cached)
         return Totals(0, held_input, held_output, self.prices.spend(held_input, 0, held_output) + undecided)

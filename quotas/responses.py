@@ -27,8 +27,7 @@ class KeptResponses:
         most_responses: int = MOST_RESPONSES,
         database: Database | None = None,
     ) -> None:
-        """`ttl_ms`: lifetime of each; 0 stores none. `most_bytes`: per tenant, compressed. `most_response_bytes`: per
-        response, uncompressed. `database`: for tests."""
+        """`ttl_ms`: 0 stores none. `most_bytes`: per tenant, compressed. `most_response_bytes`: uncompressed."""
         self._database = database or Database(client)
         self._ttl_ms = ttl_ms
         self._most_bytes = most_bytes

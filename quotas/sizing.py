@@ -67,10 +67,8 @@ def portion(levels: Iterable[Level], quantum: int, choices: int) -> int:
 def grant(
     levels: Iterable[Level], wanted: int, unit: int, own: Totals, prices: Prices, place: Place | None, now_ms: int
 ) -> Grant:
-    """Return the output that a running request gets of `wanted` tokens, in multiples of `unit`.
-
-    `own`: tokens and money that it holds and has not used. `place`: its place among the paused reservations; None if
-    it is not paused."""
+    """Return the output that a running request gets of `wanted` tokens, in multiples of `unit`. `own` is what it holds
+    and has not used, `place` its place among the paused reservations; None if it is not paused."""
     got, full, spent, binding, retry_ms = wanted, "", "", [], 0
     for level, rule, figure in _outputs(levels, prices):
         room = _room(level, rule, figure, 0, prices)

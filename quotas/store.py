@@ -72,8 +72,7 @@ class Denied(QuotaError):
         super().__init__(f"{status.scope} limit {status.name}: {requested} requested, {status.remaining} remaining")
         self.status = status
         self.requested = requested
-        # When the request would fit if nothing else arrived; None if it can never fit, or (concurrency) only the end of
-        # a running request helps.
+        # When it would fit if nothing else arrived; None if it never can, or only after the end of a running request.
         self.retry_after_s = retry_after_s
         self.kind = kind
 
@@ -290,9 +289,8 @@ class QuotaStore(Protocol):
         unknown reservation is marked as settled for ten minutes, so that it is refused if it arrives later."""
 
     async def book(self, ask: Ask) -> bool:
-        """Record a reservation that already runs, holding nothing and ignoring limits; `settle` charges it.
-
-        Return True if it is open now. Return False, without a change, if it was settled or its tenant was deleted."""
+        """Record a reservation that already runs, holding nothing and ignoring limits; `settle` charges it. Return
+        False, without a change, if it was settled or its tenant was deleted."""
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
         """Extend the leases of open reservations; return those that are settled or unknown."""

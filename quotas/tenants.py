@@ -211,10 +211,8 @@ def decode_tenant(document: str | None, state: str, version: str) -> Tenant | No
 
 
 class TenantStore:
-    """All tenants. Every call may raise StoreUnavailable; a change holds for the next request on every gateway.
-
-    A change's `note` is written to the audit log atomically with the change. Its previous values are only guaranteed
-    if `version` is given."""
+    """All tenants. Every call may raise StoreUnavailable; a change holds for the next request on every gateway. Its
+    `note` is written to the audit log atomically; the note's previous values are only guaranteed with a `version`."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
@@ -266,9 +264,7 @@ class TenantStore:
     async def update(
         self, tenant_id: str, changes: Mapping[str, object], *, version: int | None = None, note: Note | None = None
     ) -> Tenant:
-        """Change some fields; `limits` are merged, null removes one.
-
-        Raises TenantNotFound, FieldError, and VersionConflict if `version` is given and outdated."""
+        """Change some fields. Raises TenantNotFound, FieldError, and VersionConflict if `version` is outdated."""
         return await self._change(tenant_id, lambda tenant: tenant.changed(changes), version, note)
 
     async def suspend(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
@@ -286,9 +282,8 @@ class TenantStore:
         )
 
     async def delete(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> None:
-        """End a tenant and its keys at once, and list its data for erasure; its ledger and index entry stay.
-
-        Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`."""
+        """End a tenant and its keys at once, and list its data for erasure; its ledger and index entry stay. Raises
+        TenantNotFound, TenantHasChildren, VersionConflict."""
         root, seen = await self.root(tenant_id), "" if version is None else version
         if root is None:
             raise TenantNotFound(tenant_id)

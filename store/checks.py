@@ -63,10 +63,7 @@ class Inspection:
 
 
 async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> list[Fault]:
-    """Return the faults of the masters behind a URL, without duplicates.
-
-    `commands` is GATEWAY_COMMANDS or WORKER_COMMANDS. Raises STORE_ERRORS if a master does not answer.
-    """
+    """Return the faults of the masters behind a URL, without duplicates. Raises STORE_ERRORS if one does not answer."""
     found: dict[Fault, None] = {}
     for server, key in await masters(url, timeout_s=timeout_s):
         async with urls.client(server, limit=1, timeout_s=timeout_s) as client:

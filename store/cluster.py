@@ -104,9 +104,8 @@ class Cluster(Generic[Node]):
         self._is_closed = True
         reading = self._reading
         if reading is not None:
-            await asyncio.wait(
-                {reading}, timeout=self._timeout_s
-            )  # redis-py leaks a connection that is cancelled while it connects
+            # redis-py leaks a connection that is cancelled while it connects.
+            await asyncio.wait({reading}, timeout=self._timeout_s)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         await asyncio.gather(*self._closing, *map(self._closed, self.nodes))
@@ -161,8 +160,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
     def __init__(
         self, cluster: Cluster[Node], client_of: Callable[[Node], redis.asyncio.Redis], *, timeout_s: float
     ) -> None:
-        """`client_of` returns a node's client for calls of this kind. `timeout_s` bounds a call that an ASK reply
-        redirects."""
+        """`client_of` returns a node's client for calls of this kind. `timeout_s` bounds a call after an ASK reply."""
         super().__init__()  # its own pool stays empty
         self._cluster = cluster
         self._client_of = client_of
@@ -254,9 +252,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
 
 
 def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
-    """Return a client for any store URL, without retries. `limit` is the number of connections to each server. Raises
-    ValueError as `urls.check` does."""
-
+    """Return a client for any store URL, without retries, with at most `limit` connections to each server."""
     opened = partial(urls.client, limit=limit, timeout_s=timeout_s)
     if not url.startswith(urls.CLUSTER_SCHEMES):
         return opened(url)
@@ -265,10 +261,7 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
 
 
 async def read_slots(named: urls.ClusterUrl, address: Address, *, timeout_s: float) -> list[tuple[int, int, Address]]:
-    """Read the slot map from one node: first slot, last slot, and the address of their master.
-
-    Raises redis.RedisError or OSError.
-    """
+    """Read the slot map from one node: first slot, last slot, and the address of their master."""
     async with urls.client(named.url(*address), limit=1, timeout_s=timeout_s) as node, asyncio.timeout(timeout_s):
         ranges = await node.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
     if not ranges:

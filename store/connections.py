@@ -32,11 +32,8 @@ _TRIAL = "return redis.call('SET', KEYS[1], '', 'PX', 60000)"
 
 
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> "Connections":
-    """Return the connections for any store URL; opens nothing yet.
-
-    `timeout_s` bounds a call that a request waits for, `limit` is the number of connections of each client to each
-    server, `name` appears in log lines.
-    """
+    """Return the connections for any store URL; opens nothing yet. `timeout_s` bounds a call that a request waits for,
+    `limit` the connections of each client to each server; `name` appears in log lines."""
     if url.startswith(urls.CLUSTER_SCHEMES):
         return ClusterConnections(url, timeout_s=timeout_s, limit=limit, name=name)
     return server(url, timeout_s=timeout_s, limit=limit, name=name)
@@ -109,10 +106,8 @@ class BoundedRedis(redis.asyncio.Redis):
             return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
 
     async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        """Run a script whose digest the store did not know.
-
-        It may have run before the store died and forgot it, so this never raises StoreAway, which promises no effect.
-        """
+        """Run a script whose digest the store did not know. It may have run before the store died and forgot it, so
+        this never raises StoreAway, which promises no effect."""
         try:
             return await super().eval(script, numkeys, *keys_and_args)
         except StoreAway as error:

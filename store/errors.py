@@ -12,10 +12,8 @@ STORE_ERRORS = (redis.RedisError, OSError, StoreUnavailable)
 
 
 class StoreFailures:
-    """A context manager around each of several calls, so that a failed call does not prevent the next one.
-
-    Call `raise_last` after the last of them.
-    """
+    """A context manager around each of several calls: a failed call does not prevent the next one. End with
+    `raise_last`."""
 
     def __init__(self) -> None:
         self._last: BaseException | None = None

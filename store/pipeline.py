@@ -45,10 +45,7 @@ class Pipe:
         self._is_closed = False
 
     async def call(self, *command: Argument) -> Any:  # noqa: ANN401 - whatever the command replies
-        """Send one command and return its reply, within `limit_s`, or twice that if a connection has to be opened.
-
-        Raises redis.RedisError, OSError, TimeoutError.
-        """
+        """Send one command and return its reply, within `limit_s`, or twice that if a connection has to be opened."""
         packed = hiredis.pack_command(command)  # type: ignore[arg-type] # of any length
         wire = self._wire
         if wire is not None and wire.takes_calls:

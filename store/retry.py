@@ -18,10 +18,8 @@ T = TypeVar("T")
 
 
 class StoreLink:
-    """One process's view of the store's availability, shared by all its callers.
-
-    The store counts as away from the first failed call until every kind of call that failed has succeeded again.
-    """
+    """One process's view of the store's availability: the store counts as away from the first failed call until every
+    kind of call that failed has succeeded again."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

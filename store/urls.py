@@ -80,10 +80,9 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
 def pool(url: str, *, limit: int, timeout_s: float, retries: int = 0) -> BlockingConnectionPool:
     """Return a pool of at most `limit` connections to one server or to the Sentinels' master.
 
-    Opening a connection, and waiting for a free one, takes at most about `timeout_s`. `socket_timeout` is not set: with
-    it, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the cancellation of the calling task.
-    Callers bound their calls themselves. Raises ValueError as `check` does.
-    """
+    Opening a connection, and waiting for a free one, takes at most about `timeout_s`. Callers bound their calls
+    themselves: with `socket_timeout`, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the
+    cancellation of the calling task. Raises ValueError as `check` does."""
     check(url)
     if url.startswith(CLUSTER_SCHEMES):
         raise ValueError("must name one server, or the Sentinels of one")
