@@ -55,8 +55,8 @@ class TextCursor:
         self._text, self._at = "", 0
         # Start of a call whose name is not known yet.
         self._kept_from: int | None = None
-        # Characters that `_seek` may still pass.
-        self._left = 0
+        # Start of the text that `_seek` has passed and not emitted, and the characters that it may still pass.
+        self._from = self._left = 0
         self._ended = False
 
     def _extend(self, text: str) -> None:
@@ -78,23 +78,24 @@ class TextCursor:
             yield
 
     def _seek(self, pattern: re.Pattern[str], emit: Emit) -> Generator[None, None, str]:
-        """Emit the text before the next character that a pattern matches, and return that character without taking it;
-        empty at the end, or after `_left` characters."""
+        """Pass the text before the next character that a pattern matches, and return that character; empty at the end,
+        or after `_left` characters. Emit the passed text before waiting for more."""
         while True:
-            most = min(self._at + self._left, len(self._text))
-            found = pattern.search(self._text, self._at, most)
-            self._take(emit, (most if found is None else found.start()) - self._at)
+            start, most = self._at, min(self._at + self._left, len(self._text))
+            found = pattern.search(self._text, start, most)
+            self._at = most if found is None else found.start()
+            self._left -= self._at - start
             if found is not None:
                 return found[0]
             if self._ended or not self._left:
                 return ""
+            emit(self._text[self._from : self._at])
             yield
+            self._from = self._at
 
-    def _take(self, emit: Emit, length: int = 1) -> None:
-        if length:
-            emit(self._text[self._at : self._at + length])
-            self._at += length
-            self._left -= length
+    def _take(self) -> None:
+        self._at += 1
+        self._left -= 1
 
     def _next(self) -> Generator[None, None, str]:
         self._left = 1
@@ -102,9 +103,9 @@ class TextCursor:
 
     def _until(self, end: str, most: int) -> Generator[None, None, str | None]:
         parts: list[str] = []
-        self._left = most + 1
+        self._from, self._left = self._at, most + 1
         found = yield from self._seek(re.compile(re.escape(end)), parts.append)
-        return "".join(parts) if found else None
+        return "".join([*parts, self._text[self._from : self._at]]) if found else None
 
     def _skip_blanks(self) -> Generator[None, None, str]:
         """Skip whitespace and return the next character without taking it; empty at the end, or if a head is too
@@ -144,19 +145,24 @@ class TextCursor:
     def _emit_value(self, emit: Emit, limit: int = _UNBOUNDED) -> Asking:
         """Emit one JSON value, of which only strings and brackets are checked. Return False if it is malformed, cut off
         or too long."""
-        self._left = limit
+        self._from, self._left = self._at, limit
+        is_whole = yield from self._pass_value(emit)
+        emit(self._text[self._from : self._at])
+        return is_whole
+
+    def _pass_value(self, emit: Emit) -> Asking:
         closing: list[str] = []
         while True:
             mark = yield from self._seek(_IN_BRACKETS if closing else _ANY, emit)
             if mark == '"':
-                if not (yield from self._emit_string(emit)):
+                if not (yield from self._pass_string(emit)):
                     return False
             elif mark in _CLOSING and len(closing) < MAX_DEPTH:
                 closing.append(_CLOSING[mark])
-                self._take(emit)
+                self._take()
             elif closing and mark == closing[-1]:
                 closing.pop()
-                self._take(emit)
+                self._take()
             elif closing or not mark or _AFTER_SCALAR.match(mark):
                 return False
             else:
@@ -164,14 +170,15 @@ class TextCursor:
             if not closing:
                 return True
 
-    def _emit_string(self, emit: Emit) -> Asking:
-        self._take(emit)
+    def _pass_string(self, emit: Emit) -> Asking:
+        self._take()
         while (mark := (yield from self._seek(_IN_STRING, emit))) == "\\":
-            self._take(emit)
+            self._take()
             if not (yield from self._seek(_ANY, emit)):
                 return False
-            self._take(emit)
-        self._take(emit, len(mark))
+            self._take()
+        if mark:
+            self._take()
         return bool(mark)
 
     def _value(self) -> Generator[None, None, tuple[str, bool]]:
