@@ -51,7 +51,8 @@ class ChatTemplate:
         environment = TemplateSandbox(functions)
         try:
             parsed = environment.parse(source)
-            self._literals = _literals(parsed)
+            constants = [constant.value for constant in parsed.find_all(nodes.Const)]
+            self._literals = frozenset(value for value in constants if isinstance(value, str))
             read = meta.find_undeclared_variables(parsed)
             self.reads_tools = "tools" in read
             self.reads_effort = "reasoning_effort" in read
@@ -87,8 +88,3 @@ class ChatTemplate:
         if message in self._literals:
             return f"The model's chat template rejects the messages: {message[:200]}"
         return "The model's chat template rejects these messages."
-
-
-def _literals(parsed: nodes.Template) -> frozenset[str]:
-    constants = parsed.find_all(nodes.Const)
-    return frozenset(constant.value for constant in constants if isinstance(constant.value, str))

@@ -81,7 +81,10 @@ class TextModel:
         """Raise ValueError if the card's tokenizer cannot be read. An unusable chat template only disables chat:
         `template_problem` has the reason. `raw_prompts`: a plain prompt may name control tokens."""
         self.card = card
-        self._tokenizer = _tokenizer(card)
+        try:
+            self._tokenizer = Tokenizer.from_str(card.tokenizer_json)
+        except Exception as error:  # the library raises a bare Exception for invalid JSON
+            raise ValueError(f"the tokenizer of model card {card.model!r} cannot be read") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.vocabulary = Vocabulary(self._tokenizer, card.tokenizer_json)
@@ -215,13 +218,6 @@ class TextModel:
         except TemplateRefusal as refusal:
             self.template_problem = refusal.reason
             return None
-
-
-def _tokenizer(card: ModelCard) -> Tokenizer:
-    try:
-        return Tokenizer.from_str(card.tokenizer_json)
-    except Exception as error:  # the library raises a bare Exception for invalid JSON
-        raise ValueError(f"the tokenizer of model card {card.model!r} cannot be read") from error
 
 
 class TextPiece(Redacted, frozen=True):

@@ -215,8 +215,10 @@ def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
-    max_tokens = _max_tokens(body)
-    min_tokens = body.min_tokens or 0
+    stated = {body.max_tokens, body.max_completion_tokens} - {None}
+    if len(stated) > 1:
+        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given, but differ.")
+    max_tokens, min_tokens = next(iter(stated), None), body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
     if body.stream_options is not None and not body.stream:
@@ -235,13 +237,6 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,
     }
-
-
-def _max_tokens(body: GenerationBody) -> int | None:
-    stated = {body.max_tokens, body.max_completion_tokens} - {None}
-    if len(stated) > 1:
-        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given, but differ.")
-    return next(iter(stated), None)
 
 
 def stated_fields(body: BaseModel) -> dict[str, Any]:
