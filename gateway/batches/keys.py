@@ -1,24 +1,19 @@
-"""Redis keys of files and batches: this is the only place where their names are built.
+"""Redis keys of files and batches. Those of a root organisation share its hash tag; T is a tenant's account.
 
-All keys of one root organisation share its budgets' hash tag, so that one script can use them all. T is a tenant's
-account (quotas/keyspace.py):
+fl:batches:{R}:             prefix of the root R, given to every script, which appends:
+    file:<F>        hash    tenant, bytes, doc (JSON of a StoredFile; absent during the upload)
+    files:<T>       zset    the tenant's files, by upload time, ms
+    bytes:<T>       string  total bytes of the tenant's files
+    batch:<B>       hash    tenant, key, doc (JSON of a Batch), epoch (how often it was taken), owner, progress
+                            (msgpack of a Progress), cancelling (since when, ms)
+    batches:<T>     zset    the tenant's batches, by creation time, ms
+    open            zset    open batches, by the end of the owner's lease, ms; in the past: free to take
+    take:<O>        string  owner's last take: name of the call, batch and epoch; expires after a lease
+    enqueued:<L>    hash    batch → tokens of its unfinished lines; L: `tenant:<T>` or `key:<K>`
+    expiring        zset    files and ended batches, by expiry, ms
 
-    fl:batches:{R}:             prefix of the root R, given to every script, which appends:
-        file:<F>        hash    tenant, bytes, doc (JSON of a StoredFile; absent during the upload)
-        files:<T>       zset    the tenant's files, by upload time, ms
-        bytes:<T>       string  total bytes of the tenant's files
-        batch:<B>       hash    tenant, key, doc (JSON of a Batch), epoch (how often it was taken), owner, progress
-                                (msgpack of a Progress), cancelling (since when, ms)
-        batches:<T>     zset    the tenant's batches, by creation time, ms
-        open            zset    open batches, by the end of the owner's lease, ms; in the past: free to take
-        take:<O>        string  owner's last take: name of the call, batch and epoch; expires after a lease
-        enqueued:<L>    hash    batch → tokens of its unfinished lines; L: `tenant:<T>` or `key:<K>`
-        expiring        zset    files and ended batches, by expiry, ms
-
-Keys outside the roots:
-
-    fl:batches:roots    zset    roots that have open batches, by the time of the last entry, ms
-    fl:files:roots      zset    roots that have files or batches that expire, by the same
+fl:batches:roots    zset    roots that have open batches, by the time of the last entry, ms
+fl:files:roots      zset    roots that have files or batches that expire, by the same
 """
 
 from pathlib import Path

@@ -263,13 +263,8 @@ class OpenBatch:
             raise LeaseLost
         self._batch = batch
         host.telemetry.batches.add(batch.status)
-        log.info(
-            "batch ended: batch=%s status=%s completed=%d failed=%d",
-            batch.id,
-            batch.status,
-            batch.completed,
-            batch.failed,
-        )
+        counts = batch.completed, batch.failed
+        log.info("batch ended: batch=%s status=%s completed=%d failed=%d", batch.id, batch.status, *counts)
 
     async def _save(self, **changes: object) -> None:
         host, batch = self._host, msgspec.structs.replace(self._batch, **changes)

@@ -58,12 +58,9 @@ class BatchRunner:
         host.calls = LineCalls(
             endpoints, host.telemetry, max_answer_bytes=host.max_answer_bytes, at_once=host.most_lines
         )
-        tasks = [
-            asyncio.create_task(
-                every(LOOK_EVERY_S, "the search for batches", self._look, woken=self._news), name="batches"
-            ),
-            asyncio.create_task(every(SWEEP_EVERY_S, "sweeping files", self.sweep), name="file sweep"),
-        ]
+        looking = every(LOOK_EVERY_S, "the search for batches", self._look, woken=self._news)
+        sweeping = every(SWEEP_EVERY_S, "sweeping files", self.sweep)
+        tasks = [asyncio.create_task(looking, name="batches"), asyncio.create_task(sweeping, name="file sweep")]
         try:
             yield
         finally:

@@ -100,13 +100,12 @@ class Records:
         before = wanted.before
         running = await self._running() if before[0] >= _FOREVER_MS else []
         found = sorted(wanted.among(running), key=wanted.place, reverse=True)
-        if len(found) > wanted.limit:
-            return found[: wanted.limit + 1]
-        seen = {record.id for record in running}
-        async for records in self._ended(min(before[0], _FOREVER_MS), seen, wanted.part):
-            found += wanted.among(records)
-            if len(found) > wanted.limit:
-                break
+        if len(found) <= wanted.limit:
+            seen = {record.id for record in running}
+            async for records in self._ended(min(before[0], _FOREVER_MS), seen, wanted.part):
+                found += wanted.among(records)
+                if len(found) > wanted.limit:
+                    break
         return found[: wanted.limit + 1]
 
     async def _slowest(self, wanted: RecordQuery) -> list[RequestRecord]:

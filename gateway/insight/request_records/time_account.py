@@ -8,8 +8,7 @@ their start (the job was enqueued) or end (its event was received), and cut wher
     prefill    from the step that began its prompt to its first token
     decode     from its first token to its last
     preempted  a choice is preempted, whatever the request's other choices do
-    paused     a choice waits for the request's own limits
-"""
+    paused     a choice waits for the request's own limits"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

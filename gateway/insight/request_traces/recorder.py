@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
-from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -142,12 +141,12 @@ class TraceRecorder:
 
     def _opened(self, lines: "TraceLines") -> IO[bytes]:
         assert self._folder is not None  # noqa: S101 - nothing is noted without a folder
-        if self._file is not None and self._written >= self._most_bytes:
-            self._file.close()
-            self._file = None
+        if self._written >= self._most_bytes:
+            self._give_up()
         if self._file is None:
-            self._file, self._written = _created(self._folder.new("recorded")), 0
-            self._written += self._file.write(lines.head())
+            created = os.open(self._folder.new("recorded"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
+            self._file = os.fdopen(created, "wb")
+            self._written = self._file.write(lines.head())
             self._folder.sweep("recorded")
         return self._file
 
@@ -224,7 +223,3 @@ class TraceLines:
                 prefix=self._pseudonyms.blocks(f"{scope} {asked.salt}", prompt),
             )
         )
-
-
-def _created(path: Path) -> IO[bytes]:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "wb")

@@ -37,9 +37,7 @@ class FleetGauges(Collector):
         queued = _gauge("lane_queued", "Number of jobs of a lane that wait for a worker.", _BY_LANE)
         tokens = _gauge("lane_queued_tokens", "Number of tokens of the prompts that wait in a lane.", _BY_LANE)
         running = _gauge("lane_running", "Number of jobs of a lane that the workers of a model run.", _BY_LANE)
-        oldest = _gauge(
-            "lane_oldest_wait_seconds", "Age of the job that waits longest in a lane, in seconds.", _BY_LANE
-        )
+        oldest = _gauge("lane_oldest_wait_seconds", "Age of the longest waiting job of a lane, in seconds.", _BY_LANE)
         waiting = _gauge("requests_waiting", "Number of jobs of all lanes that wait for a worker.", _BY_MODEL)
         for model in models:
             for lane, depth in model.depths.items():
@@ -55,10 +53,7 @@ class FleetGauges(Collector):
         workers = _gauge("workers", "Number of workers that take jobs of a model; draining ones do not.", _BY_MODEL)
         running = _gauge("requests_running", "Number of sequences that the workers of a model run.", _BY_MODEL)
         kv = _gauge(
-            "kv_usage_ratio",
-            "Share of the KV blocks of a model's workers that sequences hold, as a ratio from 0 to 1; blocks that are "
-            "only cached count as free.",
-            _BY_MODEL,
+            "kv_usage_ratio", "Share of KV blocks that sequences hold, as a ratio; cached blocks are free.", _BY_MODEL
         )
         for model in models:
             workers.add_metric((model.name,), sum(not worker.draining for worker in model.workers))
@@ -68,14 +63,8 @@ class FleetGauges(Collector):
 
     def _targets(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
         ttft = _gauge("lane_ttft_target_seconds", "Target of a lane for the first token, in seconds.", ("lane",))
-        tpot = _gauge(
-            "lane_tpot_target_seconds", "Target of a lane for each further token on a model, in seconds.", _BY_LANE
-        )
-        longest = _gauge(
-            "lane_max_wait_seconds",
-            "Longest wait of a lane, in seconds; a job that has waited this long ends.",
-            ("lane",),
-        )
+        tpot = _gauge("lane_tpot_target_seconds", "Target of a lane for each further token, in seconds.", _BY_LANE)
+        longest = _gauge("lane_max_wait_seconds", "Wait after which a job of a lane ends, in seconds.", ("lane",))
         most = _gauge("lane_max_queued", "Number of jobs that may wait in a lane per model.", ("lane",))
         for lane in self.lanes.values():
             ttft.add_metric((lane.name.value,), lane.ttft_ms / 1e3)

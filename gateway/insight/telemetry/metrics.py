@@ -56,18 +56,12 @@ class Telemetry:
         self.requests = self._counter(
             "requests", "Number of requests by their end; `code` is `ok` or the error's.", "endpoint", "lane", "code"
         )
-        self.refusals = self._counter(
-            "refusals", "Number of requests that were rejected or ended by an error.", *by_tenant, "code"
-        )
-        self.replays = self._counter(
-            "replays", "Number of responses replayed to a request with the same idempotency key.", "endpoint"
-        )
+        self.refusals = self._counter("refusals", "Number of requests that ended with an error.", *by_tenant, "code")
+        self.replays = self._counter("replays", "Number of responses replayed for an idempotency key.", "endpoint")
         self.shadow_refusals = self._counter(
             "shadow_refusals", "Number of requests admitted despite a limit in shadow mode.", *by_tenant, "limit"
         )
-        self.jobs = self._counter(
-            "flights", "Number of jobs by how they ended; rejected requests have none.", "lane", "outcome"
-        )
+        self.jobs = self._counter("flights", "Number of jobs of admitted requests by their end.", "lane", "outcome")
         self.tokens = self._counter(
             "tokens", "Number of tokens charged; tenants after the first few are `other`.", *by_tenant, "lane", "kind"
         )
@@ -92,9 +86,7 @@ class Telemetry:
             labels,
             _TOKEN_SECONDS,
         )
-        self.duration = self._histogram(
-            "request_duration_seconds", "Time from arrival to the end of a response, in seconds.", labels
-        )
+        self.duration = self._histogram("request_duration_seconds", "Time to a response's end, in seconds.", labels)
 
     def _state(self) -> None:
         self.store_up = self._gauge("store_up", "1 while the store answers, else 0.")
