@@ -1,4 +1,4 @@
-"""Keys without a secret: each stands for one trusted way in which a tenant's requests arrive.
+"""Keys without a secret: one for each trusted way in which a tenant's requests arrive.
 
 A way is an identity provider, optionally with one of its groups, or the key of a gateway in front. Its key is created
 at its first use, under an id derived from the way and the tenant, so gateways never create two."""

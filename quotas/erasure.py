@@ -30,7 +30,6 @@ class DeletedTenant:
 
     root: str
     account: str
-    # By the store's clock.
     deleted_ms: int = 0
     created_s: float = 0.0
     share_group: str = ""

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import Once
-from fairlane.store.bounds import chunks
+from fairlane.store.bounds import PER_CALL, chunks
 
 _VERSION = b"\x02"
 _NONCE_BYTES = 12
@@ -62,7 +62,6 @@ def _derived(drawn: bytes, purpose: bytes) -> bytes:
 
 # Per API key.
 MOST_RECORDS = 100_000
-_AT_ONCE = 100
 # Characters of the fingerprint in the name of what a request's runs share (idempotency.lua).
 _PRINT = 16
 # zlib's level: frames of a stream are so similar that more effort gains little.
@@ -182,7 +181,7 @@ async def forget_all(database: Database, root: str, key_id: str) -> None:
     """Delete all records of an erased API key, and what their runs share. Raises StoreUnavailable."""
     prefix = keyspace.of_root(root)
     index = f"{prefix}idems:{key_id}"
-    while digests := await database.call("ZRANGE", index, 0, _AT_ONCE - 1):
+    while digests := await database.call("ZRANGE", index, 0, PER_CALL - 1):
         for digest in digests:
             record = keyspace.idempotency(root, key_id, digest)
             print_ = await database.call("HGET", record, "print")

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, get_args
 
 import msgspec
 
@@ -18,12 +17,10 @@ from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.tenants import TenantIds
 from fairlane.store.bounds import PER_CALL
 
-GroupBy = Literal["day", "lane", "model", "key"]
-GROUPS: tuple[str, ...] = get_args(GroupBy)
+GROUPS = ("day", "lane", "model", "key")
 LONGEST_SPAN_DAYS = 400
-_DAYS_PER_CALL = 31
+DAYS_PER_CALL = 31
 _PAGE = 500
-_GROUP = ("lane", "model", "key")
 # Reply of usage_roll when sums are left to move.
 _MORE = 2
 
@@ -190,7 +187,7 @@ class Ledger:
             if sums and (end := parted.get(span)):
                 raise FieldError(end, f"must not split {span}, whose days were rolled up into one sum")
             for text, figures in sums.items():
-                names = dict(zip(_GROUP, text.split("\t"), strict=True), day=span)
+                names = dict(zip(GROUPS[1:], text.split("\t"), strict=True), day=span)
                 for each in (groups.setdefault(tuple(names[name] for name in group_by), UsageSums()), total):
                     each.merge(UsageSums(*figures))
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
@@ -201,7 +198,7 @@ class Ledger:
     ) -> AsyncIterator[tuple[str, dict[str, list[int]]]]:
         cursor, sums, at = "0", dict[str, list[int]](), 0
         while at < len(spans):
-            asked = spans[at : at + _DAYS_PER_CALL]
+            asked = spans[at : at + DAYS_PER_CALL]
             cursor, pages = await self._database.run("usage", keyspace.of_root(root), account, cursor, *asked)
             for number, page in enumerate(pages, 1):
                 sums |= {text: figures for text, *figures in page}
@@ -278,7 +275,6 @@ def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
 
 # How far back the first roll-up of a tenant reaches.
 FIRST_LOOK_DAYS = 500
-DAYS_PER_CALL = 31
 _DAY_MS = 86_400_000
 _CLAIM_S = 3_600
 _REST_S = 72_000

@@ -117,7 +117,6 @@ class MemoryOrganisation:
     tenants: dict[str, MemoryTenant] = field(default_factory=dict)
     keys: dict[str, MemoryKey] = field(default_factory=dict)
     limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
-    # By the id of their level.
     figures: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     reservations: dict[str, HeldReservation] = field(default_factory=dict)
     # Finished reservations, with the time until which they are remembered.
@@ -183,10 +182,6 @@ class MemoryOrganisation:
             raise AccessDenied("revoked")
         if key.expires_ms is not None and key.expires_ms <= now_ms:
             raise AccessDenied("expired")
-
-    def has_gone(self, tenant_id: str) -> bool:
-        tenant = self.tenants.get(tenant_id)
-        return tenant is None or tenant.barred == "deleted"
 
     def hold(self, reservation: HeldReservation, now_ms: int) -> None:
         for level in reservation.levels:

@@ -187,7 +187,8 @@ class MemoryQuotaStore:
         org, now_ms = self._organisations[ask.root], self._now_ms()
         if ask.reservation_id in org.reservations:
             return True
-        if org.settled.get(ask.reservation_id, 0) > now_ms or org.has_gone(ask.tenant):
+        tenant = org.tenants.get(ask.tenant)
+        if org.settled.get(ask.reservation_id, 0) > now_ms or tenant is None or tenant.barred == "deleted":
             return False
         ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
         nothing, ends_ms = Demand(0, 0, 0, ask.choices), now_ms + self._lease_ms

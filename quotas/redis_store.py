@@ -45,7 +45,7 @@ class RedisQuotaStore:
         clock: str | None = None,
         slicing: Slicing = MINUTE,
     ) -> None:
-        """`ledger_bytes`: per tenant; the oldest entries beyond it are dropped. `clock`, `slicing`: see Database."""
+        """`ledger_bytes`: per tenant; the oldest entries over it are dropped. `clock`, `slicing`: see Database."""
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)

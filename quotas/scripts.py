@@ -35,14 +35,12 @@ _PRELUDES: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 # The parts that precede the functions. The store builds their functions and tables once; for scripts, at each call.
 LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")
-FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}
+FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "'no-writes'"}
 _NO_SCRIPTS = {*LIBRARY, *FUNCTIONS, *(part for parts in _PRELUDES.values() for part in parts)}
 # Each script: the parts that precede it, and its own.
 PARTS = {name: ("clock", name) for name in LUA if name not in _NO_SCRIPTS} | {
     name: ("clock", *parts, name) for names, parts in _PRELUDES.items() for name in names
 }
-
-_SEQUENCES = (list, tuple)
 
 
 class Database:
@@ -140,8 +138,7 @@ def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
     texts_of_all = "".join([*texts, *map(_body, FUNCTIONS)])
     version = hashlib.sha1(texts_of_all.encode(), usedforsecurity=False).hexdigest()[:16]
     for name, flags in FUNCTIONS.items():
-        listed = f"'{flags}'" if flags else ""
-        named = f"function_name = '{name}_{version}', flags = {{{listed}}}"
+        named = f"function_name = '{name}_{version}', flags = {{{flags}}}"
         texts.append(f"redis.register_function{{{named}, callback = {_body(name)}}}")
     return f"#!lua name=fairlane_{version}\n" + "\n".join(texts), version
 
@@ -155,7 +152,7 @@ def _is_forbidden(error: redis.exceptions.ResponseError) -> bool:
 def _as_text(reply: Reply) -> Reply:
     if isinstance(reply, bytes):
         return reply.decode()
-    if isinstance(reply, _SEQUENCES):
+    if isinstance(reply, (list, tuple)):
         return [
             item if type(item) is int else item.decode() if type(item) is bytes else _as_text(item) for item in reply
         ]

@@ -16,7 +16,6 @@ from redis.crc import key_slot
 from fairlane.store import urls
 from fairlane.store.cluster import read_slots
 
-# Oldest supported major versions.
 OLDEST = {"redis": 7, "valkey": 8}
 TRIAL_MS = 60_000
 TRIAL_KEY = "fl:check:{%d}"
