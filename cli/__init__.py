@@ -4,7 +4,6 @@
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
     processes.py        `gateway`, `worker`: options from the settings, passed on to the process
     embedded_store.py   Valkey as a child process, in a private directory
-    extras.py           the packages of each extra, and whether they are installed
     options.py          options of a command from a table
     printer.py          output of all commands: tables, JSON, YAML
     client.py           the client of the admin API, argument parsing, files; shared by the commands below

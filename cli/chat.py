@@ -176,7 +176,7 @@ def chat(
     model: Annotated[str | None, typer.Option(help="Name of the model; defaults to the gateway's first.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of a response.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0 always picks the likeliest token; defaults to the model's.")
+        float | None, typer.Option(min=0, max=2, help="0 is greedy; defaults to the model's.")
     ] = None,
     key: Annotated[str | None, typer.Option(envvar=KEY_VARIABLE, help="The tenant's key.", show_envvar=True)] = None,
     url: Url = None,

@@ -138,10 +138,8 @@ def set_limits(
 
 
 def _show_quota(quota: Document, output: OutputForm) -> None:
-    rows = [
-        (name, limit["used"], limit["reserved"], limit["remaining"], limit["limit"])
-        for name, limit in quota["limits"].items()
-    ]
+    parts = ("used", "reserved", "remaining", "limit")
+    rows = [(name, *(limit[part] for part in parts)) for name, limit in quota["limits"].items()]
     show(quota, output, lambda: show_table(LIMIT_COLUMNS, rows))
 
 

@@ -112,7 +112,7 @@ def postgres_address(url: str) -> tuple[str, str]:
 def _read(table: str, row: Row) -> Row:
     try:
         return {name: _value(name, value) for name, value in row.items() if isinstance(name, str)}
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CommandError(f"{table}: a row cannot be read ({type(error).__name__})") from None
 
 
@@ -121,7 +121,7 @@ def _value(column: str, value: object) -> object:
         (LISTS, _list),
         (OBJECTS, json.loads),
         (NUMBERS, float),
-        (frozenset({"blocked"}), lambda text: SWITCHES[text.lower()] if text.lower() in SWITCHES else _bad(text)),
+        (frozenset({"blocked"}), lambda text: SWITCHES[text.lower()]),
         (frozenset({"expires"}), datetime.fromisoformat),
     ]
     if isinstance(value, str):
@@ -136,10 +136,8 @@ def _value(column: str, value: object) -> object:
 def _list(text: str) -> list[object]:
     if not text.startswith("{"):
         found = json.loads(text)
-        return found if isinstance(found, list) else _bad(text)
+        if not isinstance(found, list):
+            raise ValueError
+        return found
     inner = text[1:-1]
     return [*next(csv.reader([inner], escapechar="\\", doublequote=False, strict=True))] if inner else []
-
-
-def _bad(_: str) -> Any:  # noqa: ANN401 - it returns nothing
-    raise ValueError

@@ -3,14 +3,15 @@
 import importlib
 import inspect
 import os
+import re
 import sys
+from importlib import metadata
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from fairlane.cli.extras import NAME, packages_of, version
-
+NAME = "fairlane"
 # Set by a shell that asks for completions.
 COMPLETE = "_FAIRLANE_COMPLETE"
 # Subcommands: module, Typer or the function that builds it, and help.
@@ -96,6 +97,24 @@ def refuse(complaint: str) -> NoReturn:
     raise typer.Exit(BAD_USAGE)
 
 
+def packages_of(extra: str) -> list[str]:
+    """Return the packages that an extra requires on every platform."""
+    found = []
+    for requirement in metadata.requires(NAME) or ():
+        named, _, marker = requirement.partition(";")
+        if re.search(rf"""extra == ['"]{extra}['"]""", marker) and "sys_platform" not in marker:
+            found.append(re.split(r"[^\w.-]", named.strip(), maxsplit=1)[0])
+    return found
+
+
+def version(package: str) -> str | None:
+    """Return an installed package's version; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def need(extra: str) -> None:
     """Exit if a package of the extra is not installed."""
     for package in packages_of(extra):
@@ -147,11 +166,8 @@ def serve(
     try:
         document = read_document(config, os.environ)
         settings = load(SharedSettings, document=document, environ=os.environ, flags=flags)
-        variables = {
-            f"FAIRLANE_{name.upper().replace('.', '__')}": str(value)
-            for name, value in flags.items()
-            if value is not None
-        }
+        given = {name: str(value) for name, value in flags.items() if value is not None}
+        variables = {f"FAIRLANE_{name.upper().replace('.', '__')}": value for name, value in given.items()}
         asyncio.run(command.serve(settings, config=config, flags=variables))
     except command.REFUSALS as error:
         refuse(str(error))

@@ -29,10 +29,7 @@ NANO = 10**9
 LANE_COLUMNS = ("lane", "queued", "oldest wait", "running", "preempted", "tokens/s", "ttft target", "tpot target")
 Worker = Annotated[str, typer.Argument(help="Id of the worker, as in `list`.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
-Incarnation = Annotated[
-    str | None,
-    typer.Option(help="Select a deleted tenant with this id, from `earlier` in `-o json`; '' is the first."),
-]
+Incarnation = Annotated[str | None, typer.Option(help="Deleted tenant of this id: one of `earlier` in `-o json`.")]
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Date (included), RFC 3339 or Unix time.")]
 
 

@@ -1,5 +1,6 @@
 """`fairlane requests`: running and recent requests, and why they were slow or failed."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -68,24 +69,22 @@ def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
 
 def _show_tables(request: Document) -> None:
     show_document({name: value for name, value in request.items() if name not in _LISTS}, OutputForm.TABLE)
-    if request["time"]:
-        typer.echo()
-        total, *parts = [(name.removesuffix("_ms"), duration(ms)) for name, ms in request["time"].items()]
-        show_table(TIME_COLUMNS, [*parts, total])
-    if request["waits"]:
-        typer.echo()
-        waits = [(wait["reason"], duration(wait["ms"]), wait.get("words")) for wait in request["waits"]]
-        show_table(("waited for", "time", "that is"), waits)
-    if request["preemptions"]:
-        typer.echo()
-        show_table(PREEMPTION_COLUMNS, [_preemption_row(each) for each in request["preemptions"]])
-    if request["events"]:
-        typer.echo()
-        rows = [
-            (duration(event["at_ms"]), event["kind"], event["position"], duration(event["stall_ms"]))
-            for event in request["events"]
-        ]
-        show_table(EVENT_COLUMNS, rows)
+    times = [(name.removesuffix("_ms"), duration(ms)) for name, ms in request["time"].items()]
+    waits = [(wait["reason"], duration(wait["ms"]), wait.get("words")) for wait in request["waits"]]
+    tables: Mapping[tuple[str, ...], Sequence[tuple[object, ...]]] = {
+        TIME_COLUMNS: times[1:] + times[:1],  # the total comes last
+        ("waited for", "time", "that is"): waits,
+        PREEMPTION_COLUMNS: [_preemption_row(each) for each in request["preemptions"]],
+        EVENT_COLUMNS: [_event_row(each) for each in request["events"]],
+    }
+    for columns, rows in tables.items():
+        if rows:
+            typer.echo()
+            show_table(columns, rows)
+
+
+def _event_row(event: Document) -> tuple[object, ...]:
+    return duration(event["at_ms"]), event["kind"], event["position"], duration(event["stall_ms"])
 
 
 def _row(request: Document) -> tuple[object, ...]:

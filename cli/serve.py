@@ -137,10 +137,8 @@ def _only_one(directory: Path) -> Iterator[None]:
 async def _check(settings: SharedSettings, arguments: list[str], overrides: Mapping[str, str]) -> None:
     await check_ports(settings)  # another program on the port would pass for our gateway
     environ = {**os.environ, **overrides}
-    complaints = await asyncio.gather(
-        *(check_config(module, arguments, environ) for module in ("fairlane.gateway", "fairlane.worker"))
-    )
-    for complaint in filter(None, complaints):
+    checks = [check_config(module, arguments, environ) for module in ("fairlane.gateway", "fairlane.worker")]
+    for complaint in filter(None, await asyncio.gather(*checks)):
         raise CommandError(complaint.splitlines()[-1])
 
 

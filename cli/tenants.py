@@ -170,10 +170,7 @@ def explain(
 
 @app.command()
 def apply(
-    file: Annotated[
-        Path,
-        typer.Option("-f", "--file", help="YAML with `tenants:` and a list, or the output of `tenants list -o yaml`."),
-    ],
+    file: Annotated[Path, typer.Option("-f", "--file", help="YAML with `tenants:`, or `tenants list -o yaml`.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, without changing it.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete tenants that are not in the file.")] = False,
     url: Url = None,

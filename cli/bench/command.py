@@ -20,8 +20,8 @@ import uvloop
 
 from fairlane.cli.bench import load, report
 from fairlane.cli.bench.connection import Endpoint
-from fairlane.cli.bench.prompts import WORDS, PromptMaker
-from fairlane.cli.bench.results import DEFAULT_TARGETS, BenchReport, Gaps, LaneTarget, group, lanes_of, percentile
+from fairlane.cli.bench.load import WORDS, PromptMaker
+from fairlane.cli.bench.results import DEFAULT_TARGETS, BenchReport, Gaps, LaneTarget, group, percentile
 from fairlane.cli.bench.run import BenchRun, Tally
 from fairlane.cli.client import (
     CommandError,
@@ -75,18 +75,14 @@ class BenchOptions:
     key: Annotated[list[str] | None, Option("--key", help="Tenant's key; repeatable. Default: OPENAI_API_KEY.")] = None
     keys_file: Annotated[Path | None, Option("--keys", metavar="FILE", help="Lines KEY or NAME KEY [WEIGHT].")] = None
     zipf: Annotated[float, Option(min=0.0, max=10.0, help="Zipf exponent of the keys' shares; 0: equal.")] = 0.0
-    latency_share: Annotated[
-        float, Option(min=0.0, max=1.0, help="Fraction in the latency lane, unless the trace names lanes.")
-    ] = 1.0
+    latency_share: Annotated[float, Option(min=0.0, max=1.0, help="Latency share, unless the trace has lanes.")] = 1.0
     target: Annotated[
         list[str] | None,
         Option("--target", metavar="LANE:TTFT_MS:TPOT_MS", help="Targets for goodput; default to the lane's."),
     ] = None
     model: Annotated[str | None, Option(help="Name of the model; defaults to the gateway's first.")] = None
     api: Annotated[Literal["completions", "chat"], Option(help="Send token ids, or messages.")] = "completions"
-    ignore_eos: Annotated[
-        bool, Option("--ignore-eos/--stop-at-eos", help="Generate each response to its full length, or stop at EOS.")
-    ] = True
+    ignore_eos: Annotated[bool, Option("--ignore-eos/--stop-at-eos", help="Full length, or stop at EOS.")] = True
     most_open: Annotated[int, Option(min=1, max=20_000, help="Open loop: maximum concurrent requests.")] = 4_000
     timeout_s: Annotated[float, Option("--timeout", metavar="SECONDS", min=0.1, help="Timeout of one request.")] = 600.0
     seed: Annotated[int, Option(help="Seed of arrivals, sizes, lanes and keys.")] = 0
@@ -106,7 +102,6 @@ class _BenchPlan:
     options: BenchOptions
     # Rows of a trace; empty if sizes are drawn.
     rows: Sequence[TraceRow]
-    requests: int
     keys: Sequence[load.TenantKey]
     prompts: load.TokenRange
     outputs: load.TokenRange
@@ -146,7 +141,6 @@ def _planned(options: BenchOptions) -> _BenchPlan:
     return _BenchPlan(
         options=replace(options, requests=requests, concurrency=None if is_open else concurrency or 8),
         rows=rows,
-        requests=requests,
         keys=load.read_keys(options.key or own_key, options.keys_file, options.zipf),
         prompts=load.TokenRange.parse(options.prompt_tokens, "--prompt-tokens"),
         outputs=load.TokenRange.parse(options.output_tokens, "--output-tokens"),
@@ -204,7 +198,7 @@ async def _run(plan: _BenchPlan, url: str) -> BenchReport:
         options.timeout_s,
     )
     started_at = time.time()
-    watching = asyncio.create_task(report.show_progress(bench.tally, plan.requests, options.duration_s))
+    watching = asyncio.create_task(report.show_progress(bench.tally, plan.options.requests, options.duration_s))
     loading = asyncio.create_task(_load(plan, bench))
     with suppress(ValueError, RuntimeError):  # only the main thread can handle signals
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, loading.cancel)
@@ -226,7 +220,7 @@ async def _load(plan: _BenchPlan, bench: BenchRun) -> None:
         asked = load.replayed(plan.rows, mix, options.speed)
     else:
         asked = load.drawn(mix, plan.prompts, plan.outputs, options.rate, random.Random(f"{options.seed}/sizes"))
-    asked = islice(asked, plan.requests)
+    asked = islice(asked, options.requests)
     if options.concurrency is None:
         await bench.opened(asked, options.most_open, options.duration_s)
     else:
@@ -271,7 +265,8 @@ def _report(
     plan: _BenchPlan, tally: Tally, setup: dict[str, object], started_at: float, *, interrupted: bool
 ) -> BenchReport:
     done, seconds = tally.done, tally.seconds
-    lanes = lanes_of(done)
+    used = {each.lane for each in done}
+    lanes = [lane.value for lane in LaneName if lane.value in used]
     tenants = dict.fromkeys(key.name for key in plan.keys)
     lags = sorted(each.lag_s for each in done)
     return BenchReport(

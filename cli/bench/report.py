@@ -23,7 +23,7 @@ LATE_MS = 50.0
 MOST_TENANTS_SHOWN = 20
 
 
-async def show_progress(tally: Tally, requests: int, duration_s: float | None) -> None:
+async def show_progress(tally: Tally, requests: int | None, duration_s: float | None) -> None:
     """Draw a progress line until cancelled; nothing if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = "{task.percentage:>3.0f}%", BarColumn(bar_width=20), "{task.description}", TimeElapsedColumn()

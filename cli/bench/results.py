@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import msgspec
 
-from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 
 PARTS = (50, 90, 95, 99)
 OK = "ok"
@@ -94,12 +94,9 @@ class Measured(msgspec.Struct, kw_only=True):
 
     def kept(self, target: LaneTarget) -> bool:
         ttft, tpot = self.ttft_ms, self.tpot_ms
-        return (
-            self.code is None
-            and ttft is not None
-            and ttft <= target.ttft_ms
-            and (tpot is None or tpot <= target.tpot_ms)
-        )
+        if self.code is not None or ttft is None:
+            return False
+        return ttft <= target.ttft_ms and (tpot is None or tpot <= target.tpot_ms)
 
 
 class BenchSpread(msgspec.Struct, frozen=True):
@@ -187,9 +184,3 @@ def group(
         goodput=kept / len(requests) if requests else 0.0,
         goodput_per_s=kept / seconds,
     )
-
-
-def lanes_of(requests: Iterable[Measured]) -> list[str]:
-    """Return the lanes that occur, most urgent first."""
-    found = {each.lane for each in requests}
-    return [lane.value for lane in LaneName if lane.value in found]

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fairlane.cli.bench.connection import CANCELLED, CLOSED, BenchConnection, Endpoint
-from fairlane.cli.bench.load import BenchRequest, TenantKey
-from fairlane.cli.bench.prompts import PromptMaker
+from fairlane.cli.bench.load import BenchRequest, PromptMaker, TenantKey
 from fairlane.cli.bench.results import Gaps, Measured
 
 TIMEOUT = "timeout"
@@ -49,16 +48,17 @@ class Tally:
         return (time.perf_counter() if self.ended_s is None else self.ended_s) - self.began_s
 
 
+@dataclass(slots=True)
 class BenchRun:
     """One load on one endpoint. `tally` is consistent at any moment, so a run may be stopped early."""
 
-    def __init__(
-        self, endpoint: Endpoint, keys: Sequence[TenantKey], body: BodyOf, prompts: PromptMaker, timeout_s: float
-    ) -> None:
-        self.tally = Tally()
-        self._endpoint, self._keys, self._body, self._prompts = endpoint, keys, body, prompts
-        self._timeout_s = timeout_s
-        self._idle: list[BenchConnection] = []
+    endpoint: Endpoint
+    keys: Sequence[TenantKey]
+    body: BodyOf
+    prompts: PromptMaker
+    timeout_s: float
+    tally: Tally = field(default_factory=Tally)
+    _idle: list[BenchConnection] = field(default_factory=list)
 
     async def closed(self, requests: Iterator[BenchRequest], clients: int, duration_s: float | None) -> None:
         self.tally.began_s = time.perf_counter()
@@ -102,9 +102,9 @@ class BenchRun:
                 await asyncio.sleep(min(measured.retry_ms / 1e3 or PAUSE_S, LONGEST_PAUSE_S))
 
     async def _ask(self, request: BenchRequest, due_s: float | None) -> Measured:
-        tally, key = self.tally, self._keys[request.key]
-        body = self._body(request, self._prompts.prompt(request))
-        wire = self._endpoint.request(body, key.key, request.lane.value)
+        tally, key = self.tally, self.keys[request.key]
+        body = self.body(request, self.prompts.prompt(request))
+        wire = self.endpoint.request(body, key.key, request.lane.value)
         gaps = tally.gaps.setdefault(request.lane.value, Gaps())
         tally.running += 1
         tally.sent += 1
@@ -128,12 +128,12 @@ class BenchRun:
         connection = self._reused()
         was_idle = connection is not None
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = connection or await self._endpoint.connect()
+            async with asyncio.timeout(self.timeout_s):
+                connection = connection or await self.endpoint.connect()
                 await connection.ask(wire, measured, gaps)
                 # The server may have closed the idle connection.
                 if was_idle and measured.code == CLOSED and not measured.output_tokens:
-                    connection = await self._endpoint.connect()
+                    connection = await self.endpoint.connect()
                     await connection.ask(wire, measured, gaps)
         except OSError as error:
             measured.code = TIMEOUT if isinstance(error, TimeoutError) else UNREACHABLE

@@ -11,14 +11,13 @@ import httpx
 
 from fairlane.cli.config import masked
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
-from fairlane.cli.extras import version
+from fairlane.cli.main import version
 from fairlane.gateway.__main__ import OTHER_FILES
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.ports import PortRefused, check_ports
 from fairlane.worker.config import WorkerSettings
 
 MIB = 2**20
-# Warn below this.
 LITTLE_MEMORY, LITTLE_DISK = 1024 * MIB, 1024 * MIB
 ASK_S = 3.0
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
-from fairlane.cli.extras import packages_of, version
+from fairlane.cli.main import packages_of, version
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.errors import ModelError

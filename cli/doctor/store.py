@@ -67,15 +67,12 @@ async def _look(name: str, url: str, lease_s: float) -> AsyncIterator[Finding]:
 
 def _silent(name: str, error: Exception) -> Finding:
     reason = " ".join(str(error).split())[:120]
-    return fail(name, f"does not answer ({type(error).__name__}: {reason})", _advice(error))
-
-
-def _advice(error: Exception) -> str:
+    advice = "start it, or correct FAIRLANE_REDIS_URL; check firewalls"
     if isinstance(error, redis.AuthenticationError):
-        return "user or password in FAIRLANE_REDIS_URL is wrong"
-    if isinstance(error, redis.exceptions.NoPermissionError):
-        return "its user needs every command on Fairlane's keys, and scripts"
-    return "start it, or correct FAIRLANE_REDIS_URL; check firewalls"
+        advice = "user or password in FAIRLANE_REDIS_URL is wrong"
+    elif isinstance(error, redis.exceptions.NoPermissionError):
+        advice = "its user needs every command on Fairlane's keys, and scripts"
+    return fail(name, f"does not answer ({type(error).__name__}: {reason})", advice)
 
 
 async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:

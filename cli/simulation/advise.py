@@ -44,9 +44,7 @@ def advise_command(
     ] = None,
     load: Annotated[float, Option(help="Speed relative to the recording.")] = 1.0,
     part: Slice = None,
-    requests: Annotated[
-        int, Option(min=0, help="Number of consecutive requests to simulate, from the busiest stretch; 0 for all.")
-    ] = 2_000,
+    requests: Annotated[int, Option(min=0, help="Requests to simulate, of the busiest stretch; 0 for all.")] = 2_000,
     ttft_s: Annotated[float | None, Option("--ttft-s", help="TTFT target of the latency lane; defaults to 1.")] = None,
     tpot_ms: Annotated[
         float | None,

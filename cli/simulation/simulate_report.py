@@ -133,11 +133,8 @@ def _document(scenario: Scenario, trace: str, runs: Sequence[SimulatedLoad]) -> 
 
 def draw(runs: Sequence[SimulatedLoad], form: str) -> dict[str, bytes]:
     """Draw every plot, by name. The same runs give the same bytes."""
-    figures = {
-        "latency": _latency(runs),
-        "goodput": _goodput(sorted(runs, key=lambda run: run.load)),
-        "service": _service(runs[-1]),
-    }
+    by_load = sorted(runs, key=lambda run: run.load)
+    figures = {"latency": _latency(runs), "goodput": _goodput(by_load), "service": _service(runs[-1])}
     return {name: _picture(figure, form) for name, figure in figures.items()}
 
 

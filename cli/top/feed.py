@@ -3,6 +3,7 @@ stream has no room. An unavailable gateway is retried; the last picture stays, w
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 
 import httpx
 import msgspec
@@ -17,8 +18,6 @@ ASK_S = 10.0
 # Pause after a refused key: frequent retries would look like guessing.
 REFUSED_S = 10.0
 
-OnPicture = Callable[[Picture], None]
-
 
 class _Unavailable(msgspec.Struct):
     message: str = ""
@@ -28,43 +27,38 @@ class KeyRefused(CommandError):
     """The key was refused."""
 
 
+@dataclass(slots=True)
 class Feed:
     """Reports each new snapshot until cancelled."""
 
-    def __init__(
-        self,
-        url: str,
-        key: str,
-        on_picture: OnPicture,
-        every_s: float,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._transport = transport
-        self._url, self._headers = url, {"authorization": f"Bearer {key}"}
-        self._on_picture, self._every_s = on_picture, every_s
-        self._picture = Picture()
+    url: str
+    key: str
+    on_picture: Callable[[Picture], None]
+    every_s: float
+    transport: httpx.AsyncBaseTransport | None = None
+    _picture: Picture = field(default_factory=Picture)
 
     async def run(self) -> None:
-        timeout = httpx.Timeout(ASK_S, read=SILENT_S)
+        headers, timeout = {"authorization": f"Bearer {self.key}"}, httpx.Timeout(ASK_S, read=SILENT_S)
         async with httpx.AsyncClient(
-            base_url=self._url, headers=self._headers, timeout=timeout, transport=self._transport
+            base_url=self.url, headers=headers, timeout=timeout, transport=self.transport
         ) as http:
             while True:
-                pause_s = self._every_s
+                pause_s = self.every_s
                 try:
                     await self._stream(http)
                 except CommandError as error:
                     self._report(trouble=str(error))
                     pause_s = REFUSED_S if isinstance(error, KeyRefused) else pause_s
                 except httpx.HTTPError as error:
-                    self._report(trouble=str(no_gateway(self._url, error)))
+                    self._report(trouble=str(no_gateway(self.url, error)))
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    self._report(trouble=f"{self._url} does not answer like Fairlane")
+                    self._report(trouble=f"{self.url} does not answer like Fairlane")
                 await asyncio.sleep(pause_s)
 
     def _report(self, *, trouble: str = "", **changes: object) -> None:
         self._picture = msgspec.structs.replace(self._picture, trouble=trouble, **changes)
-        self._on_picture(self._picture)
+        self.on_picture(self._picture)
 
     async def _stream(self, http: httpx.AsyncClient) -> None:
         async with http.stream("GET", LIVE, headers={"accept": "text/event-stream"}) as answer:
@@ -78,12 +72,12 @@ class Feed:
                         self._report(maps=maps, trouble=self._picture.trouble)
                     elif event == "unavailable":
                         self._report(trouble=msgspec.json.decode(document, type=_Unavailable).message)
-                raise CommandError(f"{self._url} ended its stream")
+                raise CommandError(f"{self.url} ended its stream")
         while True:
             answer = await http.get(OVERVIEW)
             await _check(answer)
             self._report(overview=msgspec.json.decode(answer.content, type=TopOverview))
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self.every_s)
 
 
 async def _check(answer: httpx.Response) -> None:

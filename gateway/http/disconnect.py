@@ -3,9 +3,6 @@
 from collections.abc import Callable
 
 
-def _nothing() -> None: ...
-
-
 class Disconnect:
     """One connection's end, observed by the request that it is serving."""
 
@@ -30,6 +27,6 @@ class Disconnect:
             self._callback = None
 
     def left(self) -> None:
-        self._is_over, self._listen = True, _nothing
+        self._is_over, self._listen = True, lambda: None
         if self._callback is not None:
             self._callback()

@@ -42,7 +42,7 @@ def exchange_of(scope: Scope) -> Exchange:
     state = scope.setdefault("state", {})
     if _KEY not in state:
         unbounded = BodyHold(BodyBudget(most_bytes=2**62, most_tenant_bytes=2**62))
-        state[_KEY] = Exchange(Disconnect(_nothing), _NoChannel(), request_id_of(scope["headers"]), unbounded)
+        state[_KEY] = Exchange(Disconnect(lambda: None), _NoChannel(), request_id_of(scope["headers"]), unbounded)
     found: Exchange = state[_KEY]
     return found
 
@@ -61,6 +61,3 @@ class _NoChannel:
 
     def push(self, body: bytes) -> bool:
         return False
-
-
-def _nothing() -> None: ...

@@ -57,8 +57,7 @@ def limited_protocol(
 ) -> type[HttpToolsProtocol]:
     """Return the protocol class for `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
-    `bodies`: the budget of all bodies. `limiter`: the connections of one port. `proxies`: peers whose `x-forwarded-for`
-    is trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads."""
+    `limiter` and `heads` are of one port. `proxies`: peers whose `x-forwarded-for` is trusted."""
     known = {"limits": limits, "bodies": bodies, "limiter": limiter or ConnectionLimiter(), "turns": Turns()}
     known |= {"proxies": proxies or Networks(), "malformed": malformed or Malformed(), "heads": heads or Heads()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)

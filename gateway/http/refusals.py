@@ -54,8 +54,10 @@ def refusal_of(
             has_length = True
         elif name == b"transfer-encoding":
             codings.append(value.strip().lower())
-    if head_bytes > limits.max_header_bytes and _size(url, headers) > limits.max_header_bytes:
-        return headers_too_large(limits.max_header_bytes)
+    if head_bytes > limits.max_header_bytes:
+        exact_bytes = len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
+        if exact_bytes > limits.max_header_bytes:
+            return headers_too_large(limits.max_header_bytes)
     if len(headers) > limits.max_headers:
         return ApiError(f"The request has more than {limits.max_headers} headers.", "headers_too_large")
     if version not in SUPPORTED:
@@ -63,10 +65,6 @@ def refusal_of(
     if not (0 if version == "1.0" else 1) <= hosts <= 1:
         return invalid("host", "The header `host` must be given once.")
     return _misframed(version, codings, has_length) if codings else None
-
-
-def _size(url: bytes, headers: Headers) -> int:
-    return len(url) + sum(len(name) + len(value) + _SEPARATORS for name, value in headers)
 
 
 def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiError | None:

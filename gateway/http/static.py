@@ -34,14 +34,11 @@ def policy_text(rules: Mapping[str, str] = POLICY) -> str:
 
 def file_route(path: str, content: bytes, media_type: str, policy: Mapping[str, str] = POLICY) -> Route:
     """Return the route that serves one file."""
-    headers = {
-        **HEADERS,
-        "content-security-policy": policy_text(policy),
-        "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
-    }
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**HEADERS, "content-security-policy": policy_text(policy), "etag": etag}
 
     async def serve(request: Request) -> Response:
-        if request.headers.get("if-none-match") == headers["etag"]:
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers, media_type=media_type)
 

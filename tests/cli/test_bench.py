@@ -13,8 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
-from fairlane.cli.bench.load import BenchRequest, public_name
-from fairlane.cli.bench.prompts import PromptMaker
+from fairlane.cli.bench.load import BenchRequest, PromptMaker, public_name
 from fairlane.cli.bench.results import Gaps, LaneTarget, Measured, group
 from fairlane.scheduler.protocol.lanes import LaneName
 from tests.support.gateway.served import Served, serving, settings, until

@@ -8,8 +8,7 @@ import pytest
 
 from fairlane.cli.bench import run as bench_run
 from fairlane.cli.bench.connection import Endpoint
-from fairlane.cli.bench.load import BenchRequest, TenantKey
-from fairlane.cli.bench.prompts import PromptMaker
+from fairlane.cli.bench.load import BenchRequest, PromptMaker, TenantKey
 from fairlane.cli.bench.results import Measured
 from fairlane.cli.bench.run import BenchRun
 from fairlane.scheduler.protocol.lanes import LaneName
