@@ -3,7 +3,7 @@
 Layers, highest first; each imports only those below it:
 
     __main__, server, app, runtime/   composition of the process
-    control/       the operators' side: admin API, console, OpenAPI, upkeep
+    control/       the control plane: admin API, console, OpenAPI, upkeep
     api/           the tenants' endpoints
     batches/       files of requests, run line by line
     middleware/    tenant, request id, idempotency

@@ -62,7 +62,7 @@ def _serve(settings: config.GatewaySettings, sockets: Sockets, member: Member | 
     # Imports here, so that `--check-config` does not load the whole gateway.
     keep_little()
     sys.setswitchinterval(SWITCH_EVERY_S)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts are encoded one at a time
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # strings are encoded one at a time
     import uvloop
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 

@@ -1,7 +1,7 @@
 """ASGI applications of the gateway, one for each port, with every route and middleware.
 
-Generation requests bypass the router and the application's middleware (`FastPath`): each layer wraps every message of a
-response once more, and a stream has a message for each token."""
+Generation requests bypass the router and the application's middleware (`FastPath`): every layer adds a wrapper to each
+response message, and a stream has one message per token."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -173,7 +173,7 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
         exception_handlers={HTTPException: _routing_error},
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # a client that posts to the wrong path should learn so
+    app.router.redirect_slashes = False  # a client that posts to the wrong path needs a clear error
     return app
 
 

@@ -44,19 +44,19 @@ class FilesSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # Where files are stored: `file:///<folder>`, or a bucket (`s3://…`). Empty: `files` in the data directory.
     url: str = ""
-    # One file: 413 above it.
+    # Size of one file; larger ones get 413.
     max_bytes: ByteSize = ByteSize(200 * 2**20)
     # Files of one tenant, outputs included.
     tenant_files: Count = 1_000
     # All files of one tenant.
     tenant_bytes: ByteSize = ByteSize(10 * 2**30)
-    # From the headers to the end of a file: 408 after it.
+    # Time from the headers to the end of a file; then 408.
     upload_timeout_s: Seconds = 900.0
-    # Concurrent uploads of one tenant, per process: 429 `concurrency_limit_exceeded` above it.
+    # Concurrent uploads of one tenant, per process; more get 429 `concurrency_limit_exceeded`.
     uploads_at_once: Count = 4
     # Batches that this process runs at a time; 0 leaves them to other processes.
     batches: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 16
-    # Unfinished batches of one tenant: 429 `rate_limit_exceeded` above it.
+    # Unfinished batches of one tenant; more get 429 `rate_limit_exceeded`.
     tenant_batches: Count = 100
     # Lines in progress, of all batches on this process.
     lines: Count = 256
@@ -94,15 +94,15 @@ class RecordSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gateway's own settings: `FAIRLANE_GATEWAY__…`, or `gateway:` in the file."""
 
-    # Body of one request, where its route has no lower limit: 413 above it.
+    # Body of one request, where its route has no lower limit; larger ones get 413.
     max_body_bytes: ByteSize = ByteSize(8 * 2**20)
-    # Bodies received or parsed by this process at a time: 503 `overloaded_memory` above it.
+    # Bodies received or parsed by this process at a time; more get 503 `overloaded_memory`.
     body_bytes: ByteSize = ByteSize(128 * 2**20)
-    # Bodies of one tenant at a time: 429 `concurrency_limit_exceeded` above it.
+    # Bodies of one tenant at a time; more get 429 `concurrency_limit_exceeded`.
     tenant_body_bytes: ByteSize = ByteSize(32 * 2**20)
-    # Invalid requests of one API key, per process: 429 `rate_limit_exceeded` above it.
+    # Invalid requests of one API key, per process; more get 429 `rate_limit_exceeded`.
     refused_per_minute: Count = 3_000
-    # From the headers to the end of the body: 408 after it.
+    # Time from the headers to the end of the body; then 408.
     body_timeout_s: Seconds = 30.0
     max_header_bytes: ByteSize = ByteSize(32 * 2**10)
     max_headers: Count = 128
@@ -112,11 +112,11 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # A client that reads nothing for this long is disconnected.
     write_timeout_s: Seconds = 60.0
     max_connections: Count = 10_000
-    # Connections of one address on which no key was authenticated yet.
+    # Connections of one address that have not sent a valid key yet.
     max_connections_of_an_address: Count = 1_024
-    # From the connection to its first byte, after which the connection is closed.
+    # Time from connect to the first byte; then the connection is closed.
     first_byte_timeout_s: Seconds = 5.0
-    # One store command of a request. Background work gets four times as long.
+    # Timeout of one store command of a request. Background work gets four times as long.
     store_timeout_s: Seconds = 0.25
     # How requests are admitted while the budgets' store does not answer.
     quota_fallback: Mode = "fail_closed"
@@ -124,7 +124,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quota_fallbacks: dict[str, Mode] = msgspec.field(default_factory=dict)
     # Store connections shared by all requests.
     store_connections: Count = 64
-    # Output tokens per choice that a request of a tenant with progressive reservations holds at a time.
+    # Output tokens per choice that are reserved at a time, for tenants with progressive reservations.
     quantum_tokens: Count = 64
     # A reservation that is neither settled nor renewed for this long is settled by any gateway's reaper.
     reservation_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
@@ -137,7 +137,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # True: the name of a control token in a text prompt of `/v1/completions` is that token, for callers that write the
     # model's own format. False: it is plain text, as it always is in the contents of a chat.
     completions_special_tokens: bool = True
-    # A request with an `Idempotency-Key` continues for this long after its client left, so that a retry can join it.
+    # A request with an `Idempotency-Key` continues for this long after its client disconnected, so that a retry can
+    # join it.
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0
     # Largest response that can be replayed. For a larger one only its completion is recorded.
     idempotency_answer_bytes: ByteSize = ByteSize(4 * 2**20)
@@ -153,7 +154,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     responses_kept_bytes: ByteSize = ByteSize(64 * 2**20)
     # After SIGTERM, streams may continue for this long; then they end with an error.
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    # How long the ledger's sums are kept by day. Older days are added up into months.
+    # How long the ledger's sums are kept by day. Older days are summed into months.
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400
     # How long the sums by month are kept after that.
     usage_months: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 60

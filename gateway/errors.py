@@ -73,7 +73,7 @@ class Retry(Enum):
     NEVER = "never"
     # `retry-after`; 1 s if the time is not known.
     LATER = "later"
-    # The real `retry-after` and `x-should-retry: false`: the wait is too long for a client to sleep through.
+    # The real `retry-after` and `x-should-retry: false`: the wait is too long for a client to block on.
     HOPELESS = "hopeless"
     # LATER if the retry time is known, else NEVER.
     IF_KNOWN = "if known"
@@ -161,10 +161,10 @@ ANTHROPIC_TYPES: Mapping[int, str] = {
     504: "timeout_error",
 }
 
-# A retry time is extended by up to this share, so that rejected clients do not return at the same moment…
+# A retry time is extended by up to this share, so that rejected clients do not retry simultaneously …
 JITTER_SHARE = 0.1
 JITTER_MIN_S = 0.05
-# …but never by more than this.
+# … but by at most this much.
 JITTER_MAX_S = 5.0
 
 
@@ -203,7 +203,7 @@ class ApiError(Exception):
         self.param = param
         self.limit = limit
         self.retry_after_s = retry_after_s
-        # Processor time spent until the error was found, if measured.
+        # CPU time spent until the error was found, if measured.
         self.work_s = 0.0
         # Model and prompt tokens of the request, if known at that point.
         self.asked = ("", 0)
@@ -214,11 +214,11 @@ class ApiError(Exception):
         return TABLE[self.code].status
 
 
-# A missing or invalid key. The reason is withheld. Clients recognise OpenAI's own first words.
+# A missing or invalid key. The reason is withheld. Clients match the first words of OpenAI's message.
 invalid_api_key = partial(
     ApiError, "Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key"
 )
-# The reason is withheld, so that a forger learns nothing from trying.
+# The reason is withheld, so that failed attempts reveal nothing to an attacker.
 invalid_token = partial(ApiError, "The token is not valid, or its issuer is not accepted here.", "invalid_token")
 identity_conflict = partial(ApiError, "The request names two different identities.", "identity_conflict")
 tenant_not_allowed = partial(

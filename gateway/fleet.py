@@ -1,4 +1,4 @@
-"""The fleet: models, their workers and how busy they are."""
+"""The fleet: models, their workers and their load."""
 
 import asyncio
 import logging
@@ -84,7 +84,7 @@ def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
 class FleetCache:
     """The latest snapshot of the fleet. It changes only with a refresh, and reading it needs no I/O.
 
-    `depths` asks how full the queues are. `read` raises ValueError for a card that cannot be used."""
+    `depths` reads the depths of the queues. `read` raises ValueError for a card that cannot be used."""
 
     registry: RedisRegistry
     depths: Callable[[Collection[str]], Awaitable[Mapping[str, Depths]]]

@@ -24,7 +24,7 @@ from fairlane.gateway.runtime.resources import Resources
 
 log = logging.getLogger(__name__)
 
-# For open connections after every request has ended.
+# Time for open connections to close after every request has ended.
 CLOSE_TIMEOUT_S = 3
 
 
@@ -122,7 +122,7 @@ def _config(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        reset_contextvars=True,  # a pipelined request starts within the one before it and must not inherit its context
+        reset_contextvars=True,  # a pipelined request must not inherit the context of the previous one
         limit_concurrency=settings.gateway.max_connections,
         backlog=BACKLOG,
         timeout_keep_alive=round(settings.gateway.keep_alive_s),

@@ -53,7 +53,7 @@ class AnswerChoice(msgspec.Struct):
     finish_reason: FinishReason | None = None
     # The stop string that ended the choice, if any.
     stopped_by: str | None = None
-    # The parts before and after the text in a frame that holds nothing else.
+    # The bytes before and after the text in a frame that contains only text.
     frame: tuple[bytes, bytes] = (b"", b"")
     # Separates calls and reasoning from content, if the model produces any.
     reader: OutputReader | None = None
@@ -62,8 +62,8 @@ class AnswerChoice(msgspec.Struct):
 
 
 class AnswerBuilder(ABC):
-    """Builds one response: sends chunks as frames as they come, or collects them for one object. Subclasses define how
-    a choice begins, the frames of its chunks, how a stream ends, and the whole object."""
+    """Builds one response: sends chunks as frames as they arrive, or collects them for one object. Subclasses define
+    how a choice begins, the frames of its chunks, how a stream ends, and the whole object."""
 
     # Id of the response, unless it derives from the job's.
     id = ""

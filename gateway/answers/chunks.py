@@ -34,7 +34,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class KeepAlive(msgspec.Struct, frozen=True):
-    """A keep-alive."""
+    """Makes the consumer keep a silent connection alive."""
 
 
 AnswerChunk = TextChunk | Progress | KeepAlive
@@ -44,8 +44,8 @@ class ChunkConsumer(Protocol):
     """A consumer of a generation's output."""
 
     def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
-        """Accept chunks that arrived together; none starts the response. Return False if they could not be sent; then
-        call `catch_up` before sending more."""
+        """Accept chunks that arrived together; an empty sequence starts the response. Return False if they could not be
+        sent; then call `catch_up` before sending more."""
 
     async def catch_up(self) -> None: ...
 

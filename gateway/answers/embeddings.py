@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingAnswer(AnswerBuilder):
-    """The response of an endpoint without streams."""
+    """The response of an endpoint that does not stream."""
 
     def whole(self) -> Json:
         usage = self.usage()

@@ -15,13 +15,13 @@ from fairlane.gateway.dialects.tools.deltas import OutputDelta
 from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason
 
-# Signature of thinking. Clients keep a block only with one, and send it back; it is not checked.
+# Signature of thinking. Clients drop blocks without one, and send it back, where it is not checked.
 SIGNATURE = "unsigned"
 _TIERS = {"priority": "priority", "flex": "batch"}
 _PING = sse.event("ping", {"type": "ping"})
 _TAIL = b"}}\n\n"
 _encode = msgspec.json.Encoder().encode
-# Makes an error within a stream of the error response's body.
+# Converts the body of an error response to an error event of a stream.
 error_frame = partial(sse.event, "error")
 
 

@@ -132,7 +132,7 @@ class FunctionCall(OpenItem):
 
 
 class CustomCall(FunctionCall):
-    """A call of a tool that takes text, which is known only when the surrounding JSON is complete."""
+    """A call of a tool with text input, which is only known once the surrounding JSON is complete."""
 
     PREFIX, TYPE = "ctc", "custom_tool_call"
 
@@ -157,7 +157,7 @@ class OutputItems:
     """The output items of one response."""
 
     def __init__(self, called_as: Mapping[str, CalledAs]) -> None:
-        """`called_as`: how to present calls of tools that are not plain functions, by the model's name for the tool."""
+        """`called_as`: how to present calls of custom and namespaced tools, by the name that the model uses."""
         self._called_as = called_as
         self._open: OpenItem | None = None
         # Whitespace that is not assigned to an item yet; between two items it is dropped.
@@ -175,7 +175,7 @@ class OutputItems:
             self.reasoning_tokens += tokens
 
     def close(self, status: Status) -> Iterator[Json]:
-        """Yield the final events; an empty output becomes an empty message."""
+        """Yield the final events; an empty output is sent as an empty message."""
         if self._open is None and not self.items:
             yield from self._begin(MessageOutput(0))
             if self._blank:

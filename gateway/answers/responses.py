@@ -54,7 +54,7 @@ class ResponseAnswer(AnswerBuilder):
         return b"".join([*self._opening(), *map(self._event, events)])
 
     def fault(self, body: Json) -> bytes:
-        """Return an error event and the failed response: clients look for one or the other."""
+        """Return an error event and the failed response: some clients read only one of the two."""
         error = body["error"]
         details = {"code": error["code"], "message": error["message"], "param": error["param"]}
         code = "rate_limit_exceeded" if error["type"] in _LIMIT_TYPES else "server_error"

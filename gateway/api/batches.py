@@ -32,7 +32,7 @@ PATH = "/v1/batches"
 MAX_BODY_BYTES = 64 * 1024
 # Lifetime of an idempotency key.
 DAY_S = 86_400
-# Retry time of a batch that exceeds a limit: it is unknown when others will end.
+# Retry time of a batch that exceeds a limit: there is no estimate of when other batches end.
 AGAIN_S = 60.0
 
 

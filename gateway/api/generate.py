@@ -26,7 +26,7 @@ _WHOLE = KeepAliveSchedule()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts shared by all generation endpoints."""
+    """The components shared by all generation endpoints."""
 
     bounds: Bounds
     preparer: Preparer
@@ -84,7 +84,7 @@ class Generate(Generic[Generation]):
             await self._generate(context, plan, answer, None)
             whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
             headers = plan.headers(answer.jobs)
-            del answer  # frees its parts before a slow client has read the response
+            del answer  # free the builder before a slow client has read the response
         await send_json(context.send, whole, headers)
 
     async def _stream(self, context: RequestContext, plan: Plan) -> None:

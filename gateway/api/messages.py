@@ -1,4 +1,4 @@
-"""`POST /v1/messages`: a conversation in Anthropic's format; and the number of tokens of its prompt."""
+"""`POST /v1/messages`: a conversation in Anthropic's format, and token counting."""
 
 from dataclasses import dataclass, replace
 

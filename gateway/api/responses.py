@@ -1,4 +1,4 @@
-"""`/v1/responses`: a conversation as items, which may continue a stored response; its summary; stored responses."""
+"""`/v1/responses`: conversations as items, their compaction, and stored responses."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ COMPACT_PATH = PATH + "/compact"
 COMPACTION = b"compaction"
 PARAM = "previous_response_id"
 _NAME = PARAM.encode()
-# A conversation with more items is encoded in a thread, because the event loop has streams to serve.
+# A conversation with more items is encoded in a thread, so that the event loop can serve streams meanwhile.
 _MANY_ITEMS = 200
 
 

@@ -1,4 +1,4 @@
-"""Checks that the stores are configured safely: at the start, and every CHECK_EVERY_S while the gateway runs."""
+"""Checks that the stores are configured safely: at startup, and every CHECK_EVERY_S while the gateway runs."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ START_TIMEOUT_S = 2.0
 def check_start(stores: Mapping[str, str]) -> None:
     """Check the stores, given as URLs by name. Raises SettingsError for an unusable one.
 
-    A store that does not answer is not an error: it is used once it does."""
+    A store that does not respond is not an error: it is used as soon as it responds."""
     asyncio.run(_check_start(stores))
 
 

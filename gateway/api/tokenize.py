@@ -72,7 +72,7 @@ class DetokenizeBody(_Body):
 
 @dataclass(eq=False)
 class TextEndpoints:
-    """The endpoints that answer from the body and the model's card alone."""
+    """The endpoints that need only the body and the model's card."""
 
     fleet_cache: FleetCache
     bounds: Bounds

@@ -63,7 +63,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
-    # Of the request that created the batch; empty: not traced.
+    # Trace context of the request that created the batch; empty: not traced.
     traceparent: str = ""
 
     @property
@@ -126,7 +126,7 @@ def keyed_id(caller: bytes, key: bytes, day: int) -> str:
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """The ended lines, and the number of segments with their answers; always stored as a whole."""
+    """The ended lines, and the number of segments with their responses; always stored as a whole."""
 
     done: bytearray
     # Segments that count, by the run that wrote them (results.py).

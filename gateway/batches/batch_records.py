@@ -46,7 +46,7 @@ class StandingBatch(KnownBatch):
 
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
-    """A batch that the caller owns from now on."""
+    """A batch that the caller has just acquired."""
 
     root: str
     owner: str
@@ -145,7 +145,7 @@ class BatchRecords:
         return texts(await call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
     async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
-        """Take a batch without an owner, except those in `but`. A root without open batches is unlisted."""
+        """Acquire a batch without an owner, except those in `but`. A root without open batches is unlisted."""
         found = await self._run("batch_take", root, owner, lease_ms, secrets.token_hex(8), *but)
         if len(found) == 1:
             if not found[0]:

@@ -25,7 +25,7 @@ class BatchErasure:
     async def batches(self, gone: DeletedTenant, *, is_settled: bool) -> tuple[int, int]:
         """Erase ended batches and cancel open ones, which a later pass erases; with `is_settled`, erase those too.
 
-        Return the number of erased batches and of those still open."""
+        Return how many were erased, and how many are still open."""
         erased = still_open = 0
         listed = f"{keys.of_root(gone.root)}batches:{gone.account}"
         while ids := texts(await call(self._client, "ZRANGE", listed, still_open, still_open + AT_ONCE - 1)):

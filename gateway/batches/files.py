@@ -69,13 +69,13 @@ def index(file_id: str) -> str:
 class FileRecords:
     """The store of file metadata. Every call may raise StoreUnavailable."""
 
-    def __init__(self, client: Redis, *, most_files: int, most_bytes: int) -> None:  # both of a tenant
+    def __init__(self, client: Redis, *, most_files: int, most_bytes: int) -> None:  # limits per tenant
         self._client = client
         self._most_files = most_files
         self._most_bytes = most_bytes
 
     async def open(self, root: str, account: str, file_id: str) -> None:
-        """Reserve a place for an upload. Raise ApiError if the tenant has too many files or bytes."""
+        """Reserve a slot for an upload. Raise ApiError if the tenant has too many files or bytes."""
         now_ms = round(time.time() * 1e3)
         await call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
         most = self._most_files, self._most_bytes

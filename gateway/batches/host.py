@@ -1,4 +1,4 @@
-"""The gateway that runs batches: its bounds, and what every running batch needs from it."""
+"""The gateway that runs batches: its limits, and the services that every running batch uses."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ TRUSTED_S = 1.0
 class RunningBatch(Protocol):
     """A batch that the gateway runs; `open_batch.OpenBatch` is one."""
 
-    # Gives its place to a batch of another tenant at its next turn.
+    # True: release the slot to a batch of another tenant at the next opportunity.
     gives_way: bool
 
 
@@ -37,7 +37,7 @@ class BatchHost:
     owner: str
     lease_s: float
     most_batches: int
-    # Lines that run at a time, of all batches and of one.
+    # Maximum of concurrent lines, over all batches and per batch.
     most_lines: int
     most_batch_lines: int
     max_answer_bytes: int
@@ -53,7 +53,7 @@ class BatchHost:
     room: BodyRoom
     is_stopping: Callable[[], bool]
     calls: LineCalls = field(init=False)
-    # Those of the runner.
+    # The runner's batches.
     open_batches: Mapping[asyncio.Task[None], RunningBatch] = field(default_factory=dict)
     _identities: dict[tuple[str, str], tuple[float, Identity]] = field(default_factory=dict)
 

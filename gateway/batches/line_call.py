@@ -21,7 +21,7 @@ _HEADERS = [(b"content-type", b"application/json"), (LANE_HEADER.encode(), LaneN
 
 
 class AnswerTooLarge(Exception):
-    """The line was served and charged, but its answer exceeds the size limit."""
+    """The line was served and charged, but its response exceeds the size limit."""
 
 
 class LineCalls:

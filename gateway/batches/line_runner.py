@@ -148,7 +148,7 @@ class LineRunner:
             answer = await self._host.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
             return results.answered(batch, run.place, line.custom_id, *answer)
         except ApiError as error:
-            if error.code == "tenant_deleted":  # not the line's fault: the batch ends without it
+            if error.code == "tenant_deleted":  # not caused by the line: the batch ends without it
                 self.tenant_is_deleted = True
                 return _Refused(RETRY_S)
             if error.status in _PASSING or error.code == "tenant_suspended":

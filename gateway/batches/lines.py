@@ -1,6 +1,6 @@
 """The lines of a batch's file: `LineScanner` indexes them during the upload, `read_line` validates a line when it runs.
 
-Tokens are estimated as one for BYTES_PER_TOKEN bytes of the line's body. Only `enqueued_batch_tokens` uses the
+One token is estimated per BYTES_PER_TOKEN bytes of the line's body. Only `enqueued_batch_tokens` uses the
 estimate: a line is charged like any request, by counted tokens."""
 
 import hashlib
@@ -29,12 +29,12 @@ class LineEntry(NamedTuple):
     """One line's position and estimated size."""
 
     start: int
-    # Bytes without the line end.
+    # Bytes without the line ending.
     length: int
     # Line number, counted from 1, including blank lines.
     number: int
     prompt_tokens: int
-    # As stated, for all choices together; 0: not stated.
+    # Stated maximum, for all choices together; 0: not stated.
     output_tokens: int
     choices: int
     flags: int

@@ -1,7 +1,8 @@
 """One batch while this gateway runs it: a bounded number of its lines at a time, then its output files.
 
-Lines start in the file's order. Answers are kept in segments: the segment is stored first, then the store records that
-it counts. Lines that were running when a gateway died run again under the same name, and are charged once."""
+Lines start in file order. Responses are collected in segments: a segment is first written to the storage, then recorded
+in the store, which makes it valid. Lines that were running when a gateway died run again under the same name, and are
+charged once."""
 
 import asyncio
 import logging
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 # A segment is written at this many lines or bytes, or when its first line has waited this many seconds.
 SEGMENT_LINES, SEGMENT_BYTES, SEGMENT_S = 256, 4 * 2**20, 1.0
 RETRY_S = 1.0
-# A batch that can run no line for this many seconds gives up its place if other batches need it.
+# A batch that cannot run a line for this many seconds releases its slot if other batches need it.
 LEAST_REST_S = 1.0
 MOST_LISTED = 20
 
@@ -59,7 +60,7 @@ class OpenBatch:
         self.id, self.root = taken.batch.id, taken.root
         self.begun_s = time.monotonic()
         self.is_elsewhere = False
-        # The batch must give up its place to another tenant's batch.
+        # The batch must release its slot to another tenant's batch.
         self.gives_way = False
         # Time for which the batch cannot be taken again after that.
         self._rest_s = 0.0
@@ -184,7 +185,7 @@ class OpenBatch:
         return "expired" if time.time() >= self._batch.expires_at else None
 
     def _leaves_its_place(self, runner: "LineRunner") -> bool:
-        """Return whether its turn is over, or it can run no line for a while and others wait."""
+        """Return whether its turn has ended, or it cannot run any line for a while and others are waiting."""
         if runner.rests_s >= LEAST_REST_S and self._host.is_crowded:
             self._rest_s = runner.rests_s
             return True

@@ -1,7 +1,7 @@
-"""Answers of a batch's lines: in segments while the batch runs, combined into two files at its end.
+"""Responses to a batch's lines: in segments while the batch runs, combined into two files at its end.
 
 A segment counts once the store has recorded its number under the owner's run. Segments of an owner that has lost its
-lease are thus ignored, and each line is answered once. A line is `o` (output) or `e` (errors), then the record."""
+lease are therefore ignored, and each line has one result. A line is `o` (output) or `e` (errors), then the record."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ from fairlane.gateway.errors import ApiError, error_body
 OUTPUT, ERRORS = b"o", b"e"
 EXPIRED = "batch_expired"
 _WRITE_BYTES = 256 * 1024
-# Line ends that JSON strings may contain unescaped.
+# Line separators that JSON strings may contain unescaped.
 _UNICODE_LINE_ENDS = ("\x85", "\u2028", "\u2029")
 
 
@@ -61,7 +61,7 @@ def request_id(batch: Batch, place: int) -> str:
 
 
 def answered(batch: Batch, place: int, custom_id: str | None, status: int, body: bytes) -> LineEnd:
-    """Return the outcome of an answered line."""
+    """Return the outcome of a completed line."""
     usage = msgspec.json.decode(body, type=_Answered).usage or _ReportedUsage()
     details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
     return LineEnd(
@@ -92,7 +92,7 @@ def _response(batch: Batch, place: int, custom_id: str | None, status: int, body
 
 
 def _record(batch: Batch, place: int, custom_id: str | None, **result: object) -> bytes:
-    """Encode a record as one line, also for readers that split lines at Unicode line ends."""
+    """Encode a record as one line, safe for readers that also split lines at Unicode line separators."""
     record = {"id": request_id(batch, place), "custom_id": custom_id, "response": None, "error": None}
     line = msgspec.json.encode(record | result)
     for end in _UNICODE_LINE_ENDS:
@@ -101,7 +101,7 @@ def _record(batch: Batch, place: int, custom_id: str | None, **result: object) -
 
 
 class Segments:
-    """The answers of a running batch."""
+    """The responses of a running batch."""
 
     def __init__(self, batch_id: str, storage: Storage, drafts: Drafts) -> None:
         self._folder = f"batches/{batch_id}"

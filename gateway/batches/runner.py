@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SWEEP_EVERY_S = 600.0
 SWEPT_AT_ONCE = 100
-# Seconds after which a batch gives up its place to a root that has none.
+# Seconds after which a batch releases its slot to a root that has none.
 TURN_S = 60.0
 ELSEWHERE_S = 60.0
 CLOSE_S = 15.0
@@ -96,8 +96,8 @@ class BatchRunner:
     async def _look(self) -> None:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
-        Roots with the fewest places come first. If all are taken, a root without one gets an additional place, and the
-        root with the most releases one."""
+        Roots with the fewest slots come first. If all slots are taken, a root without one gets an additional slot,
+        and the root with the most releases one."""
         if self._host.is_stopping() or not self._host.most_batches:
             return
         now_s = time.monotonic()
@@ -118,7 +118,7 @@ class BatchRunner:
 
     def _may_take(self, root: str) -> bool:
         places, most = self._places(), self._host.most_batches
-        if len(self._open) >= 2 * most:  # batches that give up their places have not ended yet
+        if len(self._open) >= 2 * most:  # batches that are releasing their slots have not ended yet
             return False
         return places.total() < most or (not places[root] and self._leaving(places) is not None)
 
@@ -129,7 +129,7 @@ class BatchRunner:
             leaving.gives_way = True
 
     def _leaving(self, places: Counter[str]) -> OpenBatch | None:
-        """Return the batch that must give up its place, if any: the oldest of the root with the most places."""
+        """Return the batch that must release its slot, if any: the oldest of the root with the most slots."""
         here = [batch for batch in self._open.values() if not batch.gives_way]
         first = max(here, key=lambda batch: (places[batch.root], -batch.begun_s))
         is_over = places[first.root] > 1 or time.monotonic() - first.begun_s >= TURN_S
@@ -150,7 +150,7 @@ class BatchRunner:
             log.error(
                 "batch stopped by an internal error: batch=%s error=%s", batch.id, type(fault).__name__, exc_info=fault
             )
-        self._news.set()  # a place is free
+        self._news.set()  # a slot is free
 
     async def _close(self) -> None:
         if self._open:

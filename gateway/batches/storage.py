@@ -93,7 +93,8 @@ class FolderStorage:
 
 
 class BucketStorage:
-    """A bucket of an object store, through obstore's blocking calls: async ones may call back during shutdown."""
+    """A bucket of an object store, accessed with obstore's blocking API, because its async API may invoke callbacks
+    during shutdown."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self._bucket = bucket

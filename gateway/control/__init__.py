@@ -8,5 +8,5 @@
     erasure/       erasure of a deleted tenant's data
     elections.py   elects the gateway that does the upkeep of each store
 
-Its calls are slow and rare. The tenants' endpoints never import it.
+These calls are slow and rare. The tenants' endpoints never import it.
 """

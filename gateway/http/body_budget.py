@@ -1,7 +1,7 @@
-"""The bytes of request bodies that this process holds, bounded in all and for each tenant.
+"""The bytes of request bodies that this process holds, bounded in total and per tenant.
 
-A body is held from its first byte until it is converted to prompts or rejected: until the sender is known by the
-bytes received, then by its declared length, so that bodies that never end cannot fill the budget."""
+A body counts from its first byte until it is converted to prompts or rejected. Until the sender is known, its received
+bytes count; then its declared length, so that bodies that never end cannot fill the budget."""
 
 import asyncio
 import ctypes
@@ -49,7 +49,7 @@ class Intake:
     def _next_round(self) -> None:
         while self._waiting:
             waiting = self._waiting.popleft()
-            if not waiting.done():  # its caller may have left
+            if not waiting.done():  # its caller may have disconnected
                 waiting.set_result(None)
                 waiting.get_loop().call_soon(self._next_round)
                 return
@@ -143,7 +143,7 @@ class BodyHold:
                 self.refusal = None  # breaks the cycle through its traceback's frame
 
     def release(self) -> None:
-        """Release all of it. Further bytes of the body are refused."""
+        """Release the whole share. Further bytes of the body are refused."""
         self._is_over = True
         if self.held_bytes:
             self._budget.give_back(self._tenant, self.held_bytes)
@@ -179,15 +179,15 @@ class BodyRoom:
     _huge_turns: ThreadTurns = field(default_factory=ThreadTurns)
 
     async def run(self, tenant: str, count: int, work: Callable[[], T]) -> T:
-        """Run `work` on a body of `count` bytes, in a thread if it is large: the event loop has streams to serve.
+        """Run `work` on a body of `count` bytes, in a thread if it is large, so that streams are served meanwhile.
 
-        An ApiError from a thread has the processor time, so that an invalid body is charged for it."""
+        An ApiError from a thread carries its CPU time, so that an invalid body is charged for it."""
         if count <= LARGE_BODY_BYTES:
             return work()
         return await self.in_thread(tenant, count, partial(_timed, work))
 
     async def in_thread(self, tenant: str, count: int, work: Callable[[], T]) -> T:
-        """Run `work` in a thread: at a time one for large bodies and one for huge ones, with tenants taking turns."""
+        """Run `work` in a thread: at most one for large bodies and one for huge ones, with tenants taking turns."""
         turns = self._huge_turns if count > HUGE_BODY_BYTES else self._turns
         return await turns.run(tenant, work)
 

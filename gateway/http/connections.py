@@ -1,7 +1,7 @@
-"""Bounds on the connections of one port: per address, per caller and in all. A connection is unauthenticated until a
+"""Bounds on the connections of one port: per address, per caller and in total. A connection is unauthenticated until a
 key is accepted on it. On a full port a new connection replaces the oldest unauthenticated one, else an idle one of
-the caller with the most; a few more are accepted for health probes. A trusted proxy's connection is unauthenticated
-again with each request, and counts for the address that the proxy names."""
+the caller with the most connections; a few more are accepted for health probes. A trusted proxy's connection is
+unauthenticated again with each request, and counts for the address that the proxy names."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -218,7 +218,8 @@ class Heads:
         self.bytes = 0
 
     def hold(self, sender: HttpConnection, count: int) -> None:
-        """Record the size of a head so far. Over the limit, the oldest senders are closed, maybe `sender` too."""
+        """Record the size of a head so far. Over the limit, the oldest senders are closed, possibly including
+        `sender`."""
         self.bytes += count - self._held.get(sender, 0)
         self._held[sender] = count
         while self.bytes > self._most_bytes:

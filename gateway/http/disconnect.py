@@ -15,7 +15,8 @@ class Disconnect:
         self._is_over = False
 
     def notify(self, callback: Callable[[], None]) -> None:
-        """Set or replace the callback for the disconnection. It is called at once if the client has left."""
+        """Set or replace the callback for the disconnection. It is called at once if the client has already
+        disconnected."""
         self._callback = callback
         if self._is_over:
             callback()

@@ -118,7 +118,7 @@ class Lifted:
         body, at, pieces = self._body, start + 1, [""]
         while at < end - 1:
             most = min(end - 1, at + PIECE_BYTES)
-            while most < end - 1 and body[most] & 0xC0 == 0x80:  # inside of a UTF-8 character
+            while most < end - 1 and body[most] & 0xC0 == 0x80:  # inside a UTF-8 character
                 most -= 1
             found = _TEXT_PIECE.match(body, at, most)
             until = at if found is None else found.end()

@@ -59,7 +59,7 @@ class Input(msgspec.Struct, gc=False):
     phase: Phase = SILENT
     received_bytes: int = 0
     body_bytes: int = 0
-    # Of the body, in LATE_BODY.
+    # Bytes and chunks of the body, in LATE_BODY.
     late_bytes: int = 0
     late_chunks: int = 0
     # Bytes of the next head that arrived with the end of the last request: an upper bound.

@@ -1,6 +1,6 @@
 """The listening ports of a gateway, and the loop that accepts connections: a few at a time, because the event loop
 would accept a whole flood before it serves a stream. Processes that share a socket take one connection each in turn,
-because the one that is running would take nearly all of a burst, and keep-alive would bind them to it."""
+because otherwise the running one would accept nearly all of a burst and keep those connections alive."""
 
 import asyncio
 import logging
@@ -112,7 +112,7 @@ class Acceptor:
         for _ in range(MOST_LOOKED_AT):
             try:
                 connection, peer = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):  # another process was faster, or its client has left
+            except (BlockingIOError, ConnectionAbortedError):  # another process was faster, or the client is gone
                 return
             except OSError as error:
                 log.error("cannot accept a connection: %s", error.strerror)
@@ -138,7 +138,7 @@ class Acceptor:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(self._protocol, connection)
-        except OSError:  # its client has left already
+        except OSError:  # the client has already disconnected
             connection.close()
 
 

@@ -106,7 +106,7 @@ class LimitedHttpProtocol(BoundedConnection):
         if received.phase is IDLE and has_begun:
             received.move(HEAD)
             received.ahead_bytes = min(len(piece), self.limits.max_header_bytes)
-        self._data = b""  # it may be large, and the connection idle for long
+        self._data = b""  # it may be large, and the connection may stay idle for long
         if received.phase not in UNPARSED:
             self._check_bounds()
         if received.phase in UNPARSED:
@@ -153,7 +153,7 @@ class LimitedHttpProtocol(BoundedConnection):
         received.ahead_bytes = 0
         super().on_headers_complete()
         if self.pipeline:
-            self.flow.resume_reading()  # uvicorn pauses it, and would not notice a disconnection
+            self.flow.resume_reading()  # uvicorn pauses reading, and would not notice a disconnect
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
         self.cycle.transport = AnsweringTransport(self.transport, self.hang_up)  # type: ignore[assignment] # the methods that it uses
         self._hold = BodyHold(self.bodies)

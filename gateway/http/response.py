@@ -41,7 +41,7 @@ class Answer:
 
     def __init__(self, cycle: RequestResponseCycle, hold: BodyHold) -> None:
         """`hold` belongs to the request's body and is released with the end of the response at the latest."""
-        # None once the response is over. The two refer to each other and to all data of the request, which should be
+        # None once the response has ended. The two refer to each other and to all data of the request, which should be
         # freed with the last reference and not by the next garbage collection.
         self._cycle: RequestResponseCycle | None = cycle
         self._head = b""

@@ -34,7 +34,7 @@ def event(name: str, payload: object) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """Return a comment, which clients should skip: information for people and logs."""
+    """Return a comment, which clients should skip: information for users and logs."""
     return b": " + " ".join(text.split()).encode("utf-8") + b"\n\n"
 
 
@@ -51,7 +51,8 @@ Push = Callable[[bytes], bool]
 
 
 class ClientConnection:
-    """Raises ClientDisconnect in its block when the client disconnects. Use it once the request's body was read."""
+    """Raises ClientDisconnect in its block when the client disconnects. Enter it after the request's body has been
+    read."""
 
     def __init__(self, disconnect: Disconnect) -> None:
         task = asyncio.current_task()
@@ -75,7 +76,7 @@ class ClientConnection:
         self._disconnect.forget(self.gone)
 
     def gone(self) -> None:
-        """Cancel the block: the client has left, or is treated as if it had."""
+        """Cancel the block: the client has disconnected, or is treated as if it had."""
         if not self._is_gone:
             self._is_gone = True
             self._task.cancel()
@@ -85,7 +86,7 @@ class EventStream(ClientConnection):
     """A `text/event-stream` response. Its headers are sent with its first frame.
 
     In its context, a client that reads nothing for `write_timeout_s` counts as gone. One timer covers all writes, since
-    a stream has one write per token, and hardly any of them waits."""
+    a stream has one write per token, and almost none of them waits."""
 
     def __init__(self, disconnect: Disconnect, send: Send, push: Push, *, write_timeout_s: float) -> None:
         """`push` writes without waiting, if it can; otherwise `send` is used, which may wait."""

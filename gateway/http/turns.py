@@ -63,7 +63,7 @@ class Turns:
         self.waiting_bytes = 0
 
     def wait(self, connection: Parsing, holder: str, data: bytes) -> bool:
-        """Parse `data` in turns. Return False, and keep nothing, if too much is waiting for its holder or in all."""
+        """Parse `data` in turns. Return False, and keep nothing, if too much is waiting for its holder or in total."""
         found = self._waiting.get(connection)
         holder = holder if found is None else found.holder
         own_bytes = self._holder_bytes.get(holder, 0) + len(data)
@@ -106,7 +106,7 @@ class Turns:
 
     def _turn(self) -> None:
         loop, events = asyncio.get_running_loop(), 0
-        self._next = loop.call_soon(self._turn)  # first, so that an exception below does not stop the turns
+        self._next = loop.call_soon(self._turn)  # rescheduled first, so that an exception below does not stop the turns
         until = self.waiting_bytes - TURN_BYTES
         while self._lines and events < MOST_EVENTS and self.waiting_bytes > until:
             events += self._parse_one()

@@ -41,10 +41,10 @@ class DelegationLookup(Protocol):
 
 @dataclass(slots=True)
 class Caller:
-    """An authenticated caller with the state of its limits, for the life of one request."""
+    """An authenticated caller with the state of its limits, for the duration of one request."""
 
     identity: Identity
-    # The key or token it authenticated with; empty for a request without a connection (a batch line).
+    # The key or token that it authenticated with; empty for a request without a connection (a batch line).
     secret: str = field(default="", repr=False)
     # As of the last store operation; None before the first.
     statuses: Sequence[LimitStatus] | None = field(default=None, repr=False)
@@ -125,7 +125,7 @@ class Authenticator:
         if self._asking.get(name) is asked:
             del self._asking[name]
         if not asked.cancelled():
-            asked.exception()  # marks it as retrieved: its callers may all be gone
+            asked.exception()  # marks it as retrieved: its callers may all have disconnected
 
     async def _resolve(self, brought: Credentials) -> Identity | None:
         own = await self._of_secret(brought.secret)

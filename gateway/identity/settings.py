@@ -1,4 +1,4 @@
-"""Settings of the accepted token issuers, and their check at the start."""
+"""Settings of the accepted token issuers, and their validation at startup."""
 
 import re
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class IssuerSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def check_issuers(issuers: Sequence[IssuerSection]) -> None:
-    """Check what the types do not. Raises SettingsError."""
+    """Validate what the types cannot express. Raises SettingsError."""
     for place, each in enumerate(issuers):
         field = f"setting gateway.issuers[{place}]"
         if each.issuer in {other.issuer for other in issuers[:place]}:

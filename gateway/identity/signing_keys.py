@@ -55,8 +55,8 @@ class SigningKeys:
     async def of(self, kid: str, algorithm: str) -> jwt.PyJWK:
         """Return the key with an id.
 
-        Raises ApiError: `unknown_signing_key` if the issuer was just asked and has no such key; `issuer_unavailable` if
-        it does not answer, or was asked for another unknown key a moment ago."""
+        Raises ApiError: `unknown_signing_key` if the issuer's keys were just fetched and lack it; `issuer_unavailable`
+        if it does not respond, or was just queried for another unknown key."""
         key = self._known(kid, algorithm)
         if key is not None:
             return key
@@ -120,7 +120,7 @@ class SigningKeys:
 
 async def _read_keys(issuer: SignerSection) -> Keys:
     status, raw = await ask("GET", issuer.jwks_url, FETCH_TIMEOUT_S)
-    if status != httpx.codes.OK:  # redirects too: only the settings say where keys are
+    if status != httpx.codes.OK:  # redirects too: only the settings define where keys are
         raise AnswerRefused(f"it answers {status}")
     return await asyncio.to_thread(decode_keys, raw, issuer.algorithms)
 
@@ -128,9 +128,9 @@ async def _read_keys(issuer: SignerSection) -> Keys:
 async def ask(
     method: str, url: str, timeout_s: float, *, form: Mapping[str, str] | None = None, auth: httpx.Auth | None = None
 ) -> tuple[int, bytes]:
-    """Return status and body of an identity provider's answer, bounded in time and size. Redirects are not followed.
+    """Return status and body of an identity provider's response, bounded in time and size. Redirects are not followed.
 
-    Raises AnswerRefused for a longer answer, httpx.HTTPError, TimeoutError, OSError."""
+    Raises AnswerRefused for a larger response, httpx.HTTPError, TimeoutError, OSError."""
     raw = bytearray()
     plain = {"accept": "application/json", "accept-encoding": "identity"}  # a compressed response has no bound
     client = httpx.AsyncClient(timeout=timeout_s, auth=auth)

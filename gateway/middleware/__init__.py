@@ -1,6 +1,6 @@
 """Middleware of every tenant path, from the outside in.
 
-    request_id.py      assigns each request its id, and answers internal errors
+    request_id.py      assigns each request its id, and turns internal errors into responses
     tenant.py          authenticates, adds limits to the headers, formats errors, writes the log line;
                        counts invalid requests against a separate limit
     idempotency.py     runs a request once for all that share an idempotency key

@@ -50,7 +50,7 @@ class Listener:
     # This client asked for comments, independent of the request that started the run.
     tells_progress: bool
     write_timeout_s: float
-    # Makes the last frame of a stream that cannot continue.
+    # Builds the last frame of a stream that cannot continue.
     fault: Callable[[ApiError], bytes]
     _started: bool = field(default=False, init=False)
 

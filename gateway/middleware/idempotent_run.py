@@ -128,7 +128,7 @@ class Recording:
 # Runs the endpoint into the recording, until it ends or the disconnect is reported.
 Perform = Callable[[OwnedRun, Recording, Disconnect], Awaitable[None]]
 
-# Runs without listeners of one API key. Above it, a run ends as soon as its client leaves.
+# Runs without listeners of one API key. Above this, a run ends as soon as its client disconnects.
 MOST_ABANDONED = 100
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
@@ -167,7 +167,7 @@ class Run:
         self.name = name
         self.fingerprint = fingerprint
         self.recording = Recording(runs.max_answer_bytes)
-        # Of the request that runs or ran; empty if unknown or not traced.
+        # Trace context of the request that runs or ran; empty if unknown or not traced.
         self.traceparent = traceparent() if is_recording() else ""
         # It runs here, for the first time.
         self.is_mine = False
@@ -198,7 +198,7 @@ class Run:
                 await self._run(begun)
             else:
                 self._replay(begun)
-        except STORE_ERRORS as error:  # the store may have begun the run all the same
+        except STORE_ERRORS as error:  # the store may have started the run anyway
             self.recording.end(error)
             await self._release()
         except Exception as error:  # noqa: BLE001 - each remaining listener raises it
@@ -258,7 +258,7 @@ class Run:
             await asyncio.sleep(self._runs.lease_s / 3)
             with suppress(*STORE_ERRORS):  # retried next time, before the lease expires
                 held = await self._records.renew(self.name, self._owner)
-        self._grace_s = 0.0  # another gateway runs it now: here it continues only for its listeners
+        self._grace_s = 0.0  # another gateway runs it now: it continues here only for its listeners
         if self.is_abandoned:
             self._give_up()
 
@@ -316,7 +316,7 @@ class Runs:
     # By name and fingerprint. Only the store knows which request a key belongs to.
     _runs: dict[tuple[Name, str], Run] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-    # Runs without listeners by API key. Bounded, because a thousand clients may leave at once.
+    # Runs without listeners by API key. Bounded, because a thousand clients may disconnect at once.
     abandoned: Counter[str] = field(default_factory=Counter, init=False)
 
     def find(

@@ -1,6 +1,6 @@
 """Request ids: `x-request-id` is the caller's if well-formed, else generated here.
 
-Unexpected exceptions are answered as internal errors and logged without their message."""
+Unexpected exceptions become internal errors, and are logged without their message."""
 
 import logging
 import traceback
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 def log_fault(request_id: str, error: Exception) -> None:
-    """Log where an exception was raised, and its type. Its message is left out: it may hold what a client sent."""
+    """Log where an exception was raised, and its type. Its message is left out: it may contain data that a client
+    sent."""
     stack = "".join(traceback.format_tb(error.__traceback__))
     log.error("request %s failed\n%s%s", request_id, stack, type(error).__qualname__)
 

@@ -35,11 +35,11 @@ DEGRADED_HEADER = b"x-fairlane-degraded"
 NAME = "refused_requests_per_minute"
 MINUTE_S = 60.0
 REMEMBERED = 10_000
-# A body that was read for an invalid request counts as one request per this many bytes,…
+# A body that was read for an invalid request counts as one request per this many bytes …
 _BYTES_PER_REQUEST = 64 * 1024
-# …and as one per this much processor time spent on finding its error.
+# … and as one per this much CPU time spent on finding its error.
 _WORK_S_PER_REQUEST = 0.001
-# Statuses that do not count: they cost hardly anything, and an operator has to fix their cause.
+# Statuses that do not count: they are cheap, and an operator has to fix their cause.
 _TELLING = frozenset({401, 403})
 
 
@@ -79,7 +79,7 @@ class RefusedRequests:
 
 @dataclass(eq=False)
 class TenantMiddleware:
-    """Wraps one endpoint. All its exceptions are answered here, and nowhere else."""
+    """Wraps one endpoint. All its exceptions are converted to responses here, and nowhere else."""
 
     app: Endpoint
     endpoint: str
@@ -112,7 +112,7 @@ class TenantMiddleware:
                 finally:
                     self._record(context, loop.time())
                     if context.send is answer:  # else a run continues although its client does not wait for it
-                        context.send = send  # breaks the cycle of context and answer, so that both are freed at once
+                        context.send = send  # breaks the cycle of context and answer, so that both are freed now
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not answer.started:

@@ -1,6 +1,6 @@
-"""Tokenising text of two origins: control tokens are recognised in the template's own characters, not in the caller's.
+"""Tokenises text of two origins: control tokens are recognised in the template's own characters, not in the caller's.
 
-Each control token is renamed to a random name, which no caller can guess and which replaces the token's name in the
+Each control token is given a random name that no caller can guess, which replaces the token's name in the
 template's own text. The whole text is then tokenised at once, so merges across the two origins are the model's own."""
 
 import copy
@@ -46,7 +46,7 @@ class ControlTokens:
         self._aliased = lru_cache(_REMEMBERED_RUNS)(lambda own: pattern.sub(lambda found: aliases[found[0]], own))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the token ids of a text; its tainted part produces no control token."""
+        """Return the token ids of text; its tainted part produces no control token."""
         text = "".join([run if is_given else self._aliased(run) for run, is_given in runs(text)])
         # The library's plain `encode` would block all other threads, including the event loop's.
         [encoding] = self._hidden.encode_batch_fast([text], add_special_tokens=False)

@@ -1,7 +1,7 @@
 """Converts a conversation to the dicts that a chat template expects.
 
 What a template does not support becomes text: tools, calls, results, and system messages after others, which agents
-send. If its source does not show what it supports, a probe does, once per template."""
+send. If the template's source does not show what it supports, it is probed once."""
 
 import hashlib
 import itertools

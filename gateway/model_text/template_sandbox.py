@@ -2,8 +2,8 @@
 tracking of each character's origin.
 
 Filters, methods and functions are a closed set, since each must keep the taint (`template_taint`). A step that would
-make more than `template_taint.MAX_MADE` is refused. The sum of many steps, and their time, are unbounded: a template
-comes with the model and is its operator's choice."""
+make more than `template_taint.MAX_MADE` is refused. The sum of many steps, and their time, are unbounded: the operator
+chooses the model, and the template with it."""
 
 import json
 import re
@@ -26,7 +26,7 @@ from fairlane.gateway.model_text.template_taint import Value, as_text
 
 # Columns of an indent, characters of a separator.
 _MAX_JSON_FILL = 16
-# The directives that keep the taint; those with a width could produce any length of text.
+# The directives that keep the taint; those with a width could produce text of any length.
 _TRACKED_FORMAT = re.compile(r"(?:[^%]|%[sd%])*")
 _OF_TEXT = """capitalize count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace
     istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip

@@ -1,12 +1,13 @@
 """Taint tracking for rendered chat templates: which characters are the caller's.
 
 The template's own text is exact `str`. Text with characters of the caller's is `Tainted` and knows which; any other
-subclass of `str` counts as the caller's. A template's text operations are a closed set (`template_sandbox`): those
-below track each character, and all others taint their whole result. So a character may wrongly count as the caller's,
-but never the other way round.
+subclass of `str` counts as the caller's. Templates may use a closed set of string operations (`template_sandbox`):
+those below track each character, and all others taint their whole result. So a character may wrongly count as the
+caller's, but never the other way round.
 
-Hiding the names of control tokens in the caller's texts before a plain rendering would be simpler, but wrong twice:
-templates complete names (`'<' ~ key ~ '>'` around a tool's argument), and look for them (`content.split('</think>')`).
+Hiding the names of control tokens in the caller's texts before a plain rendering would be simpler, but wrong for two
+reasons: templates complete names (`'<' ~ key ~ '>'` around a tool's argument), and look for them
+(`content.split('</think>')`).
 """
 
 import re
@@ -27,7 +28,7 @@ _VERB = re.compile(r"%[sd%]")
 
 
 class Tainted(str):
-    """Text that holds characters of the caller's; created by `given` and the operations below."""
+    """Text with characters of the caller's; created by `given` and the operations below."""
 
     __slots__ = ("_taint",)
     # OWN or GIVEN for each character. The underscore hides it from templates.
@@ -85,7 +86,7 @@ def is_clean(*values: object) -> bool:
 
 
 def as_text(value: Value) -> str:
-    """Convert a value to text; text from a container is the caller's as a whole."""
+    """Convert a value to text; the text of a container is tainted as a whole."""
     if type(value) is str or type(value) is Tainted:
         return value
     return str(value) if is_clean(value) else given(str(value))
@@ -151,7 +152,7 @@ def operate(operator: str, left: Value, right: Value, natively: Callable[[Value,
 
 
 def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """Call a method of a text, other than `join` and `replace`."""
+    """Call a string method other than `join` and `replace`."""
     text: Value = method.__self__
     made = method(*args, **kwargs)
     if is_clean(text, *args, *kwargs.values()):

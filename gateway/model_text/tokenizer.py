@@ -27,7 +27,7 @@ _USUAL_EFFORTS = ("none", "medium")
 class StopMatcher:
     """Passes text on up to the first complete stop string, and holds back what could begin one.
 
-    If one character completes several, the longest wins, since it began first."""
+    If one character completes several, the longest wins, since it started first."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -67,7 +67,7 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class PromptTooLong(Exception):
-    """A text that exceeds the model's context whatever its tokens are; it was not tokenised."""
+    """Text that is too long for the model's context however it is tokenised; it was not tokenised."""
 
     def __init__(self, least_tokens: int) -> None:
         super().__init__(f"at least {least_tokens} tokens")

@@ -1,4 +1,4 @@
-"""The bytes that each token of a vocabulary adds to a text, which make detokenising a stream O(1) per token.
+"""The bytes that each token of a vocabulary adds to text, so that detokenising a stream is O(1) per token.
 
 Two families cover all models: byte-level vocabularies, whose tokens spell bytes in a fixed alphabet of 256 characters,
 and vocabularies of text, with the byte tokens `<0x00>` to `<0xFF>` if the decoder knows them."""
@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-# By kind of normalizer: the maximum of text bytes that it can turn into one.
+# By kind of normalizer: the maximum number of text bytes that it can turn into one.
 _SQUEEZES: Mapping[str | None, int] = {None: 1, "NFC": 4}
 # Pre-tokenizers that drop no text unless configured to.
 _KEEPS_ALL = {"ByteLevel", "Digits", "Split"}
@@ -54,7 +54,7 @@ class Vocabulary:
         return other
 
     def piece(self, token_id: int, *, first: bool) -> bytes | None:
-        """Return the bytes that a token adds to a text; None for special tokens and unknown ids. `first`: it begins the
+        """Return the bytes that a token adds to text; None for special tokens and unknown ids. `first`: it begins the
         text, where some vocabularies drop the space."""
         pieces = self._first if first else self._later
         if token_id not in pieces:
@@ -82,7 +82,7 @@ class Vocabulary:
         return self.piece(token_id, first=False) or b""
 
     def least_tokens(self, text: str) -> int:
-        """Return a lower bound of the tokens of a text from its length; 0 if there is none."""
+        """Return a lower bound of the number of tokens in text of this length; 0 if there is none."""
         return 0 if self._longest is None else len(text.encode("utf-8").translate(None, self._mute)) // self._longest
 
     def _make_piece(self, token_id: int, first: bool) -> bytes | None:
@@ -117,13 +117,13 @@ class Vocabulary:
                 yield token_id
 
     def _find_anchor(self) -> int | None:
-        """Find a token that is a plain letter: what follows it is not at the start of a text."""
+        """Find a token that is a plain letter, so that the next token is not at the start of the text."""
         found = (self._tokenizer.token_to_id(letter) for letter in "aeinorstAEINORST")
         return next((token_id for token_id in found if token_id is not None), None)
 
 
 def _longest_piece(document: Mapping[str, Any], mute: bytes) -> int | None:
-    """Return the maximum of text bytes per token of a byte-level vocabulary, not counting bytes without a token
+    """Return the maximum number of text bytes per token of a byte-level vocabulary, not counting bytes without a token
     (`mute`); None if the tokenizer may drop text, or shrink it without a known bound."""
     model, added = document["model"], document.get("added_tokens", ())
     squeeze = _SQUEEZES.get((document.get("normalizer") or {}).get("type"))

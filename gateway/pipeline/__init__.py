@@ -7,7 +7,7 @@
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
     job_message.py    the message that a worker receives; draws the seed
     delivery.py       deliver events from the queues to its jobs
-    stream.py         turn tokens into text, report progress, and end it at a deadline
+    stream.py         turn tokens into text, report progress, and end the stream at a deadline
     grants.py         grant more output while it runs
     settlement.py     end it once, and charge it once
 

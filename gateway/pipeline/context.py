@@ -1,4 +1,4 @@
-"""`RequestContext`: everything that one tenant request has gathered so far, passed from stage to stage."""
+"""`RequestContext`: everything known so far about one tenant request, passed from stage to stage."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span, Value
 
-# Code of a request whose client left; never sent in a response.
+# Code of a request whose client disconnected; never sent in a response.
 CLIENT_CLOSED = "client_closed"
 OK = "ok"
 Notes = dict[str, Value | None]

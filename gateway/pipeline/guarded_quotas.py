@@ -1,7 +1,8 @@
 """Budgets during an outage of their store: requests are admitted locally as the settings allow, and charged later.
 
-A job stays where it was admitted. The backlog is written by job id, with `book` and then `settle`, which are both
-idempotent, so each charge is counted once, in the windows of its arrival. The backlog is lost if the gateway dies."""
+A job stays with the store that admitted it. The backlog is written by job id, with `book` and then `settle`, which are
+both idempotent, so each charge is counted once, in the windows of its arrival. The backlog is lost if the gateway
+dies."""
 
 import asyncio
 import hashlib
@@ -33,7 +34,7 @@ Mode = Literal["fail_closed", "fail_open", "local_share"]
 ModelLane = tuple[str, str]
 LOOK_EVERY_S = 30.0
 _remaining, _used = attrgetter("remaining"), attrgetter("used")
-_WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request matches that one
+_WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request matches that limit
 _LONG = ("day", "month")
 
 
@@ -242,7 +243,7 @@ class GuardedQuotas:
     async def keep(self) -> None:
         """Report charges, then read the limits of recent callers. Raises StoreUnavailable."""
         await self._report()
-        if not self._backlog:  # otherwise the store's figures lack the backlog
+        if not self._backlog:  # otherwise the store's figures do not include the backlog
             await self._look()
 
     async def reserve(self, ask: Ask) -> Reservation:
@@ -375,7 +376,7 @@ class GuardedQuotas:
 @dataclass(frozen=True, slots=True)
 class _Unasked:
     ask: Ask
-    # The store was asked and did not answer, so it may have the job too.
+    # The store was called and did not respond, so it may have the job too.
     may_be_stored: bool
 
 

@@ -54,7 +54,7 @@ class Kind(Generic[Generation]):
     parse: Callable[[bytes, int], Generation]
     prompts: Callable[[TextModel, Generation], list[Tokens]]
     answer: type[AnswerBuilder]
-    # Makes an error frame for a stream that runs on another gateway.
+    # Builds an error frame for a stream that runs on another gateway.
     error_frame: Callable[[Json], bytes] = sse.data
     # Size of stored data that belongs to the body, such as an earlier conversation.
     carried_bytes: int = 0
@@ -120,14 +120,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
 
 
-@cache  # few lanes and two classes
+@cache  # few distinct combinations of lane and class
 def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
     return (LANE_HEADER.encode(), lane.encode()), (CLASS_HEADER.encode(), class_name.encode())
 
 
 @dataclass(eq=False)
 class Preparer:
-    """Makes plans from request bodies. Every rejection is an ApiError.
+    """Creates plans from request bodies. Every rejection is an ApiError.
 
     `refusal` returns the error for new requests while the gateway shuts down."""
 

@@ -1,7 +1,7 @@
-"""The event loop of one request: events of its jobs in, parts of the response out, until its end or a deadline.
+"""The event loop of one request: events of its jobs in, pieces of the response out, until its end or a deadline.
 
 Events are handled in the loop iteration in which they arrive: a stream has an event for each token, and waking a task
-costs as much as sending it. The request's task does everything that has to wait."""
+costs as much as sending it. The request's task does everything that may block."""
 
 import asyncio
 import math
@@ -31,7 +31,8 @@ from fairlane.store.errors import STORE_ERRORS
 
 @dataclass(slots=True)
 class TokenEvents:
-    """One request with all jobs enqueued. Call `run` once; the submitter ends what `run` leaves open."""
+    """Serves one request whose jobs are all enqueued. Call `run` once; the submitter ends jobs that are still open
+    after it."""
 
     request: LiveRequest
     plan: Plan
@@ -48,7 +49,7 @@ class TokenEvents:
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _all_begun: bool = False
-    # The longest wait has passed, and no job is in the queue any more.
+    # The maximum wait has passed, and no job is in the queue any more.
     _max_wait_over: bool = False
     _sent_s: float = 0.0
     _has_started: bool = False
@@ -134,7 +135,7 @@ class TokenEvents:
         return self._is_behind or bool(self._unsettled) or self._fault is not None
 
     def _deliver(self, consumer: ChunkConsumer) -> None:
-        """Pass waiting events to the consumer, and leave what has to wait to the task.
+        """Pass waiting events to the consumer, and leave blocking work to the task.
 
         While the consumer is behind, events stay at the request, which drops notices if there are too many. A fault
         does not wait for the consumer."""
@@ -230,7 +231,7 @@ class TokenEvents:
         return self.arrived_s + due_ms / 1e3
 
     async def _check_deadlines(self, now_s: float) -> None:
-        """Raise ApiError `deadline_exceeded` if a deadline, or the longest wait in the queue, has passed."""
+        """Raise ApiError `deadline_exceeded` if a deadline, or the maximum wait in the queue, has passed."""
         level, waited_ms = self.plan.service_level, (now_s - self.arrived_s) * 1e3
         if level.deadline_ms is not None and waited_ms >= level.deadline_ms:
             raise _deadline_exceeded(f"it was not done within {level.deadline_ms:g} ms")

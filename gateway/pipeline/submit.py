@@ -1,6 +1,6 @@
 """Submits an admitted request: reserves the tokens of all jobs, then enqueues each, all or nothing.
 
-The reservation's lease covers the gap between the two. A submission that ends half-way is fully undone: nothing is
+The reservation's lease covers the gap between the two. An incomplete submission is fully rolled back: nothing is
 charged or counted."""
 
 import asyncio
@@ -204,7 +204,7 @@ def _span_attributes(reservation: Reservation) -> dict[str, Value | None]:
 def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:
     """Return the limit that made the output shorter than the context allows, unless the request states `max_tokens`.
 
-    `max_tokens` is the output that was asked for."""
+    `max_tokens` is the requested output."""
     if plan.request.max_tokens is not None:
         return None
     if reservation.most_tokens >= max_tokens:

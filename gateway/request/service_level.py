@@ -40,7 +40,7 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     service_tier: str
     deadline_ms: float | None
     hard_ttft_ms: float | None
-    # Longest wait in the queue: the lane's, unless a deadline is stated; or the client's own read timeout.
+    # Maximum wait in the queue: the lane's, unless a deadline is stated; or the client's own read timeout.
     max_wait_ms: float
     # For a line of a batch: the rest of the batch's window. It sets the order, and rejects nothing.
     batch_due_ms: float | None = None
@@ -121,7 +121,7 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
     return _default(allowed, identity.tenant.default_lane)
 
 
-@lru_cache(maxsize=64)  # few combinations, and needed by each request
+@lru_cache(maxsize=64)  # few distinct values, and every request needs one
 def _allowed(tenants: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[LaneName, ...]:
     return tuple(name for name in LaneName if name in tenants and (keys is None or name in keys))
 
@@ -141,7 +141,7 @@ def _milliseconds(given: Mapping[str, str], header: str) -> float | None:
 
 
 def _patience_ms(given: Mapping[str, str]) -> float:
-    """Return the official SDK's read timeout. The SDK sends it unasked, so invalid values are ignored."""
+    """Return the official SDK's read timeout. The SDK always sends it, so invalid values are ignored."""
     value = _number(given.get(READ_TIMEOUT_HEADER, ""))
     return value * 1e3 if value is not None and value > 0 else math.inf
 

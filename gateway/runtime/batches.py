@@ -18,7 +18,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import Ledger
 from fairlane.store.election import Election
 
-# Rounds after which another gateway takes over from a silent one.
+# Missed rounds after which another gateway takes over.
 EXPORT_LEASES = 2.5
 
 

@@ -1,7 +1,8 @@
 """Decides on one request at the gateway, from workers' last reports and all gateways' open requests.
 
 Guaranteed: every stated deadline holds with a margin at the longest stated output, and so does every earlier guarantee.
-Best effort: expected to be in time, or no stated deadline. Refused: late, or it would break a guarantee."""
+Best effort: the request is expected to be in time, or states no deadline. Refused: it would be late, or would break a
+guarantee."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Refusal:
     code: RefusalCode
     # None: a retry cannot succeed.
     retry_after_ms: float | None
-    # The exceeded value: KV tokens of the largest worker, milliseconds that it would take, or the number of workers.
+    # The exceeded value: KV tokens of the largest worker, the milliseconds needed, or the number of workers.
     limit: int
 
 

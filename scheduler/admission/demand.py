@@ -31,7 +31,7 @@ class RequestCosts:
     """Costs of requests on these workers, in milliseconds; the mean if workers differ."""
 
     workers: int
-    # Of one worker.
+    # KV tokens and batch slots of one worker.
     kv_tokens: float
     slots: float
     host_tokens: float = 0.0
@@ -106,7 +106,7 @@ def request_costs(workers: Sequence[WorkerStatus], pace_ms: float) -> RequestCos
 class ServiceClass(NamedTuple):
     """Service order of demands with any deadline: lower is served first."""
 
-    # Of the lane; 0 is the most urgent.
+    # Rank of the lane; 0 is the most urgent.
     rank: int
     best_effort: bool
 
@@ -240,7 +240,7 @@ def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) 
 
 def claim_ms(ledger: DemandLedger, load: LaneLoad, costs: RequestCosts) -> float:
     """Return the time by which a load delays all work that is due with it or later: that of its prompt if there is room
-    for the load, otherwise of all its work."""
+    for the load, otherwise that of all its work."""
     before = ledger.up_to(load.level)
     if before.share + load.share <= costs.workers:
         return load.prefill_ms / (1.0 - _decoding(before, costs)) / costs.workers
@@ -261,12 +261,12 @@ def lateness_ms(
     margin: float,
     taken: Callable[[int], float],
 ) -> float:
-    """Return how late guaranteed work would be at worst with this load, if everything took `margin` times as long; at
-    most 0 if all guarantees are kept. `taken` returns the fraction of the free time that the lanes above a rank keep
+    """Return the worst lateness of guaranteed work with this load, if everything took `margin` times as long;
+    at most 0 if all guarantees are kept. `taken` returns the fraction of the free time that the lanes above a rank keep
     using.
 
-    Work that is already late is not tested. Neither is work of a lower lane that would be late without this load:
-    refusing it would not help."""
+    Work that is already late is not tested. Neither is work of a lower lane that would be late anyway: refusing
+    this load would not help."""
     worst_ms, nothing = -math.inf, LaneLoad(level=load.level)
     for level in ledger.promised(load.level):
         before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level

@@ -14,13 +14,13 @@ from fairlane.scheduler.planner.fading import FadingSum
 
 # Time constant of a tenant's rate.
 RECENT_MS = 10_000.0
-# A job that started this soon did not wait for others to end, so it is no sample of the rate.
+# A job that started this soon did not wait for others to end, so it does not count as a sample of the rate.
 AT_ONCE_MS = 200.0
 # Jobs that waited and have started before a tenant's rate counts.
 FEWEST = 2
 # Above this number, tenants without waiting jobs are dropped.
 MAX_TENANTS = 1_000
-# Queues whose end is followed for one estimate.
+# Maximum number of queues whose emptying is simulated for one estimate.
 MAX_PHASES = 64
 
 

@@ -1,7 +1,7 @@
 """Open requests of this gateway: admitted, not ended. Admission's view of committed work.
 
-A gateway knows its own requests to the token, and those of other gateways as the sums that they report. Deadlines are
-reported relative to the report, since gateways share no clock."""
+A gateway tracks its own requests token by token, and knows other gateways' requests only as reported sums. Deadlines
+are reported relative to the report, since gateways share no clock."""
 
 import math
 from collections import defaultdict
@@ -76,7 +76,7 @@ class Rate(FadingSum):
 
 # Limit on a tenant's refused work that counts for a lane, as a multiple of its admitted work, which it pays for.
 MAX_REFUSED_RATIO = 4.0
-# At this number of tenants with refused requests, all of them are forgotten.
+# At this number of tenants with refused requests, the counts of all tenants are reset.
 MAX_TENANTS = 10_000
 # Output tokens per choice between two price updates; the first token always causes one.
 COUNTED_EVERY = 8
@@ -375,7 +375,7 @@ def _add(found: Sum, reported: ClassReport, at_ms: float) -> None:
         found.dated[bucket] = before + loads, before_ms + work_ms
 
 
-_service_class = lru_cache(ServiceClass)  # few, and one for each request
+_service_class = lru_cache(ServiceClass)  # few distinct values, and one call per request
 
 
 def _share(request: Request, output_tokens: int, costs: RequestCosts) -> float:

@@ -1,4 +1,4 @@
-"""Load of a worker: what it could start next, by lane, and how many of its sequences are in which state."""
+"""Load of a worker: the work that it could start next, by lane, and its sequences by state."""
 
 import math
 from collections import Counter
@@ -15,8 +15,8 @@ from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
-# Maximum number of newcomers that wait in a worker for others to yield. While a prompt in progress keeps these waiting,
-# it may hold as many more whose prompts are shorter than the rest of that one.
+# Maximum number of newcomers that wait in a worker for others to yield. While a prompt in progress keeps them waiting,
+# the worker may take as many more whose prompts are shorter than the rest of that prompt.
 MAX_NEWCOMERS = 8
 PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
 
@@ -102,7 +102,7 @@ def _yielding(index: SequenceIndex, name: LaneName, rows: int, kv_tokens: int) -
     """Return what the lane's work would yield to tenants with nothing or little here.
 
     Only the needs of waiting guaranteed work are subtracted: a waiting long prompt would otherwise block short ones.
-    Tenants with little here are not asked for while many of them wait: they would take the newcomers' places."""
+    No jobs of tenants with little here are requested while many of them wait: they would take the newcomers' slots."""
     lane = index.lanes[name]
     lesser, promised = lane.lesser(), lane.guaranteed()
     if len(lesser.intersection(lane.waiting)) >= MAX_NEWCOMERS:
@@ -120,11 +120,11 @@ def _yielding(index: SequenceIndex, name: LaneName, rows: int, kv_tokens: int) -
 
 
 def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
-    """Return for how many newcomers the lane has places, and how many tokens their prompts must stay below (0: any
-    number).
+    """Return the number of newcomers that the lane has room for, and the exclusive bound of their prompt tokens
+    (0: none).
 
     A prompt in progress without a token runs before newcomers' prompts that are no shorter than its remainder
-    (`LaneOrder.is_outside`). Once all places are taken, there are as many more for shorter prompts."""
+    (`LaneOrder.is_outside`). Once all slots are taken, there are as many more for shorter prompts."""
     lane = index.lanes[name]
     free = MAX_NEWCOMERS - len([tenant for tenant in lane.waiting if tenant not in lane.begun])
     if free > 0:

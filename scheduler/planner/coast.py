@@ -1,6 +1,6 @@
 """Coasting: steps of a simulation that need no plan, because all decodes continue in the same order.
 
-A step is then a few sums for the whole batch. Each condition is checked before each step, and only conservatively. Each
+A step is then a few sums for the whole batch. All conditions are checked before each step, conservatively. Each
 token repeats the sequence's last one, as those of simulated outputs do."""
 
 import math

@@ -146,7 +146,7 @@ def step_ms_by(weights: Sequence[float], plan: StepFeatures) -> float:
 
 
 class CostModel:
-    """Times of steps and copies, and what follows for victims and step sizes, in milliseconds.
+    """Times of steps and copies, in milliseconds, and the victim costs and step sizes that follow from them.
 
     The priors are those of a small model on a few CPU cores; a few dozen steps replace them. `forgetting` applies to
     step times; 1 weighs all observations equally. The step time of a single stream, the unit of automatic TPOT targets,

@@ -1,4 +1,4 @@
-"""Exponential averaging of repeated observations: recent ones weigh most."""
+"""Exponential averaging of repeated observations: the most recent ones have the largest weight."""
 
 import math
 

@@ -89,7 +89,7 @@ class LaneIndex:
         # Tenants with started work but no token.
         self._opening: set[str] = set()
         self._guaranteed: list[Filed] = []
-        # Prompt tokens computed for newcomers ahead of waiting guaranteed work, and not paid back yet.
+        # Prompt tokens computed for newcomers ahead of waiting guaranteed work, and not repaid yet.
         self._newcomer_debt = 0.0
         self._most_served = 0.0
         self._waiting: dict[str, list[Filed]] = {}
@@ -270,8 +270,8 @@ class LaneIndex:
         return bool(self._guaranteed) and self._newcomer_debt <= 0.0
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        """Record computed prompt tokens. While guaranteed work waits, tokens of newcomers are lent, and that work's own
-        tokens pay them back: it waits for at most one step of newcomers and NEWCOMER_PART of its own tokens."""
+        """Record computed prompt tokens. While guaranteed work waits, tokens of newcomers count as a loan, which that
+        work's own tokens repay: it waits for at most one step of newcomers and NEWCOMER_PART of its own tokens."""
         if seq.is_promised:
             self._newcomer_debt = max(0.0, self._newcomer_debt - NEWCOMER_PART * tokens)
         elif self._guaranteed and not self.has_token(seq.job.tenant):

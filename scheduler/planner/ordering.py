@@ -19,8 +19,8 @@ QUEUE_WINDOW = 4096.0
 # Θ of a worker, which balances step by step: in VTC's overload, about the cost of one request.
 STEP_WINDOW = 800.0
 
-# Weighted tokens by which a tenant that enters the queue starts behind the least served waiting one. Among many tenants
-# with one request each, which would all start level, the order would otherwise depend on their names.
+# Weighted tokens by which a tenant that enters the queue starts behind the least served waiting one. Otherwise many
+# tenants with one request each would all start level, and their names would decide the order.
 BEHIND = 1.0
 
 # Number of counters in a lane at which a worker first drops unneeded ones.
@@ -110,8 +110,8 @@ def prospects(
 
     Distant deadlines do not affect the order. Among others the earlier comes first, with a strong preference for
     shorter ones (Niyama's blend of EDF and shortest prefill first): under overload a few long prompts wait instead of
-    all work. A tenant's lead delays its deadlines, since the window alone would let it run ahead and then stop it. Late
-    work is relegated unless it is guaranteed. After `long_wait_ms`, the oldest comes first."""
+    all work. A tenant's lead delays its deadlines, since with the window alone it would run ahead and then be stopped.
+    Late work is relegated unless it is guaranteed. After `long_wait_ms`, the oldest comes first."""
     is_known = service_ms > 0.0
     if waited_ms >= long_wait_ms:
         return False, -waited_ms

@@ -174,7 +174,8 @@ class Placement:
         return rows <= min(self._yielding[rank], self._yielding[max(0, rank - 1)]) and not lane.guaranteed()
 
     def _run(self, lanes: dict[LaneName, list[Sequence]]) -> None:
-        """Give a group's decodes their rows at once if all fit, or the first of them if only rows are short.
+        """Give a group's decodes their rows at once: all of them if they fit, or the first ones if only rows are
+        scarce.
 
         Otherwise place them one by one."""
         decodes = [*chain.from_iterable(lanes.values())]
@@ -301,7 +302,7 @@ class Placement:
         crowds = not (seq.is_resident or self._last_resort) and short > -len(self._index.begun)
         if crowds and self._choose(short + self._forecast.growing(ranked), ranked) is None:
             crowds_out = True  # running work would lack room for its next tokens
-        else:  # or displace running work later
+        else:  # or would displace running work later
             crowds_out = seq.is_new and not self._forecast.admits(ranked)
         return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, ranked)
 

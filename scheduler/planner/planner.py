@@ -53,8 +53,8 @@ class Planner:
     """A worker's jobs, and the decision of each step. Raises ValueError for parameters out of range.
 
     `prefix_share` enables the prefix cache; up to this fraction of the pool a tenant's cached blocks are safe from
-    others. Without `holds_decodes`, every decode that has its blocks and a row runs in every step: an external engine
-    would have to abort and restart a stream to hold it back."""
+    others. Without `holds_decodes`, every decode that has its blocks and a row runs in every step, because an external
+    engine could only hold a stream back by aborting and restarting it."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Preemption: which sequences yield KV blocks to which, how many, and by which mode.
 
-A victim ranks below its beneficiary and gives its last blocks, no more than needed, by the cheaper of swap and
+A victim ranks below its beneficiary and yields its last blocks, no more than needed, by the cheaper of swap and
 recompute. docs/internals/scheduling.md has the rules."""
 
 from collections import Counter
@@ -83,8 +83,8 @@ class VictimSearch:
         return beneficiary.rank.phase is Phase.RESUME and (self._last_resort or not holder.seq.is_resident)
 
     def _fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """Return as many of the candidates, in this order, as are needed, without the costliest if the others suffice;
-        None if all together hold too few."""
+        """Return the fewest leading candidates that suffice, without the costliest if the others do;
+        None if all of them together do not."""
         victims = self._gather(short, candidates)
         for dearest in sorted(victims or (), key=lambda one: one.resume_ms, reverse=True):
             others = [one.seq for one in victims or () if one.seq is not dearest.seq]

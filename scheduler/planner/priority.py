@@ -21,13 +21,13 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 # Lane rank of work that cannot run because it is at its grant: below every lane.
 IDLE = 1_000
-# Started tenants per available row of a lane at which newcomers lose their advantage: more streams taking turns would
-# each run at less than half pace, with their KV moving to the host and back.
+# Started tenants per available row of a lane at which newcomers lose their advantage: with more streams taking turns,
+# each would run at less than half its pace, and their KV would keep moving to the host and back.
 CROWD = 2
 # Minimum tokens of a turn, and its maximum as a fraction of Θ.
 MIN_TURN, MAX_TURN = 8.0, 0.5
-# Base urgency of a newcomer's request with a distant deadline. The request's length, in powers of LITTLE, is added, so
-# that shorter ones come first.
+# Base urgency of a newcomer's request with a distant deadline. The request's length, as a power of LITTLE, is added, so
+# that shorter requests come first.
 FAR = 1e15
 AHEAD = -1
 
@@ -41,7 +41,7 @@ class Phase(IntEnum):
     WAITING = 3
 
 
-PHASES = {  # of started work
+PHASES = {  # started work only
     State.DECODE: Phase.DECODE,
     State.PAUSED: Phase.DECODE,
     State.PREFILL: Phase.PREFILL,
@@ -59,7 +59,7 @@ class Rank(NamedTuple):
     Two running sequences swap places only after service was charged, so preemption cannot cycle."""
 
     lane: int
-    # Never for guaranteed work: a guarantee holds whatever its tenant was served.
+    # Never for guaranteed work: a guarantee holds however much its tenant was served.
     outside_window: bool
     # 0 guaranteed, while a guarantee lies ahead; 1 best effort; 2 relegated: waiting work that can no longer be in
     # time. AHEAD: the first work of a tenant without a token, as far as guarantees leave time (`LaneIndex.computed`);

@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
-# However tight the pace of decodes, a step may prefill 1 / 32 of its tokens, and at least 64, for the first lane.
+# Regardless of the pace of decodes, a step may prefill 1 / 32 of its tokens, and at least 64, for the first lane.
 MIN_PREFILL_DIVISOR, MIN_PREFILL_TOKENS = 32, 64
 # Maximum step time for lower lanes, as a multiple of the first-lane decodes' pace, while all of these are far enough
 # ahead.
@@ -43,7 +43,7 @@ class Survey(NamedTuple):
     pace_ms: float
     # Minimum time until the next token of a first-lane decode, at the pace that its reader sees.
     slack_ms: float
-    # The same, counted from the due time of its first token: what prompts of its own lane may use.
+    # The same, counted from the due time of its first token: the time that prompts of its own lane may use.
     patience_ms: float
     # Work of the first lane waits for its first token, or for its next one after a preemption.
     first_waits: bool
@@ -74,7 +74,7 @@ def pressure(decodes: Iterable[Sequence], now_ms: float) -> tuple[float, float, 
     """Return the tightest pace, the least slack and the least patience (see `Survey`) of first-lane decodes.
 
     Each token is due at the stream's pace from its own first token. A part of the lead is kept in reserve, a stream
-    that is behind catches up, and none is asked for less than half a pace. A single loop without calls: each step
+    that is behind catches up, and no stream is given less than half a pace. A single loop without calls: each step
     covers hundreds of decodes."""
     pace_ms = least_slack_ms = least_patience_ms = math.inf
     for seq in decodes:

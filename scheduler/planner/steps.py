@@ -104,7 +104,7 @@ class WaitReason(StrEnum):
     TOKENS = "tokens"
     # The step would take too long for the pace of the first lane's decodes.
     PACE = "pace"
-    # There are too few KV blocks, and no sequence that may yield holds enough.
+    # Too few KV blocks are free, and no sequence that may yield holds enough.
     BLOCKS = "blocks"
     # It must not be recomputed, and the host pool has no room to swap it to.
     HOST = "host"
@@ -151,7 +151,7 @@ class StepResult:
     tokens: Mapping[SeqId, int] = field(default_factory=dict)
     # Rows that could not be computed (for example because of a NaN), with a reason that holds no content.
     failed: Mapping[SeqId, str] = field(default_factory=dict)
-    # Of the sampled tokens whose requests ask for them.
+    # Log-probabilities of the sampled tokens whose requests ask for them.
     logprobs: Mapping[SeqId, PositionLogprobs] = field(default_factory=dict)
     # Rows that are not computed yet, if the runner does not wait for all; they are planned again.
     pending: Set[SeqId] = frozenset()
@@ -204,13 +204,13 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """Work of one lane in a worker that would yield to waiting tenants that were served less."""
+    """Work of one lane in a worker that would yield to waiting tenants that have been served less."""
 
     # Tenants with started work here, at least a quarter of any other tenant's.
     begun: tuple[str, ...]
     # Tenants with waiting work here: no more of their jobs are requested.
     waiting: tuple[str, ...]
-    # Number of further tenants, with less started work than that, whose jobs are requested.
+    # Number of further tenants, with less started work than those, whose jobs are requested.
     jobs: int
     sequences: int
     kv_tokens: int

@@ -1,4 +1,4 @@
-"""Log of why, and for how long, sequences were left out of steps; reported when their job ends.
+"""Log of why, and for how long, steps left sequences out; reported when their job ends.
 
 A sequence that no step examined keeps its last reason. The log is bounded by the number of sequences: the entries of a
 job are removed with it."""

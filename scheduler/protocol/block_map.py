@@ -12,7 +12,7 @@ BlockState = Literal["free", "running", "waiting", "clean", "cached", "swapped",
 STATES: tuple[BlockState, ...] = get_args(BlockState)
 NOBODY = -1
 OTHERS = ""
-# One map names the tenants with the most blocks.
+# Maximum number of tenants in one map: those with the most blocks.
 MAX_TENANTS = 64
 # In a larger pool one cell represents several neighbouring blocks, with the state of most of them.
 MAX_CELLS = 4_096

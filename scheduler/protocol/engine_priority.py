@@ -45,7 +45,8 @@ def encode(lane_rank: int, due_ms: float, *, guaranteed: bool = False) -> int:
 
 
 def decode(priority: int) -> EnginePriority | None:
-    """Return what `encode` was given, the deadline in whole milliseconds; None for a number that it never returns."""
+    """Return the arguments of `encode`, with the deadline in whole milliseconds; None for a number that `encode` never
+    returns."""
     due_ms = priority & LATEST_MS
     if not 0 <= priority < 1 << BITS or due_ms < EARLIEST_MS:
         return None

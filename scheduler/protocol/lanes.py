@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-# An automatic TPOT target is this multiple of a single stream's time per token: room for batching, still fast to read.
+# An automatic TPOT target is this multiple of a single stream's time per token: leaves room for batching, and is still
+# faster than reading speed.
 AUTO_STREAMS = 3.0
 MIN_MS = 1.0
 # Fraction of the lane's maximum wait after which work is promoted one lane.
@@ -27,7 +28,7 @@ class Lane:
     ttft_ms: float
     # Upper bound if the target is automatic.
     tpot_ms: float
-    # Longest time in the queue before the request expires with 504.
+    # Maximum time in the queue before the request expires with 504.
     max_wait_ms: float
     # Minimum share of the tokens that this lane gets while it is backlogged, 0 to 1.
     share_floor: float

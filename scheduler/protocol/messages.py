@@ -46,7 +46,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     temperature: float = 1.0
     top_p: float = 1.0
-    # Keep the k likeliest tokens; 0 keeps all.
+    # Keep the k most likely tokens; 0 keeps all.
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
@@ -57,7 +57,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     min_tokens: int = 0
     # Tokens that end a choice; empty with `ignore_eos`.
     stop_token_ids: tuple[int, ...] = ()
-    # None: no log-probabilities; k: the chosen token's and those of the k likeliest.
+    # None: no log-probabilities; k: the chosen token's and those of the k most likely.
     logprobs: int | None = None
     # (token id, value added to its score).
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -97,7 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # A stated, hard deadline of the first token; None: none.
     hard_ttft_ms: float | None = None
     guaranteed: bool = False
-    # Time per output token that its gateway calculated with; 0.0: not known, use `tpot_ms`.
+    # Time per output token that its gateway assumed; 0.0: not known, use `tpot_ms`.
     pace_ms: float = 0.0
     # Guaranteed jobs: time of all workers together until the first token, with a margin.
     claim_ms: float = 0.0
@@ -147,7 +147,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at one position: the chosen token's, and the likeliest alternatives."""
+    """Log-probabilities at one position: the chosen token's, and the most likely alternatives."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
@@ -254,7 +254,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     cached_tokens: int = 0
     preemptions: int = 0
     worker_id: str = ""
-    # None: it never ran, or a worker of an earlier release did not report it.
+    # None: the job never ran, or a worker of an earlier release did not report it.
     steps: JobSteps | None = None
 
 
@@ -339,8 +339,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a gateway needs to serve a model without its files; immutable, named by its SHA-256. Optional fields
-    are not encoded, so that a new field does not change the names of old cards."""
+    """Everything a gateway needs to serve a model without its files; immutable, named by its SHA-256. Unset optional
+    fields are not encoded, so that a new field does not change the names of existing cards."""
 
     model: str
     # The fast tokenizer, as `tokenizers.Tokenizer.from_str` reads it.
@@ -357,7 +357,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     # Identifies the computation: weights, compute type, quantisation. Workers with the same card continue each other's
     # streams.
     fingerprint: str = ""
-    # How the model's answers are parsed, as transformers' JSON.
+    # How the model's responses are parsed, as transformers' JSON.
     response_template: str | msgspec.UnsetType = msgspec.UNSET
     # False: the engine reports only text, and the tokens are the tokenizer's encoding of it.
     exact: bool | msgspec.UnsetType = msgspec.UNSET

@@ -8,8 +8,8 @@
     cruise.py                steps of a simulated worker that need no plan
     simulated_admission.py   admission as a gateway decides it
     scenario.py              one simulated installation under a trace
-    sizing.py                search for the smallest number of workers that keeps the lanes' targets
-    advice.py                alternative settings, and what they reject or delay
+    sizing.py                search for the smallest number of workers that meets the lanes' targets
+    advice.py                alternative settings, and the requests that they reject or delay
     headroom.py              how close tenants came to their limits in a recorded trace
     results.py               latencies, attainment, goodput and service gaps
 

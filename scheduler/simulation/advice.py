@@ -1,4 +1,5 @@
-"""Advice for an installation under a trace: the number of workers, targets, and what other settings reject or delay.
+"""Advice for an installation under a trace: the number of workers, targets, and the requests that other settings reject
+or delay.
 
 All advice comes from simulations of the real scheduler. A `Case` is one simulation and `play` runs it; the caller may
 run several in parallel."""
@@ -26,7 +27,7 @@ from fairlane.scheduler.simulation.workload import Arrival
 
 # Fraction of the workers with which other settings are tried.
 FEWER = 0.8
-# Factors applied to the 99th percentile for tighter targets; the first one that is kept is advised.
+# Factors applied to the 99th percentile for tighter targets; the first one that is met is advised.
 MARGINS = (1.15, 1.6)
 # Fraction of a target below which a new target is worthwhile.
 WORTH = 0.85
@@ -39,7 +40,7 @@ class Case:
     workers: int
     # Factors of the lanes' targets; 1.0 for those not named.
     factors: Mapping[tuple[LaneName, str], float] = field(default_factory=dict)
-    # Callers of the latency lane state its target as a limit, so that admission rejects what cannot keep it.
+    # Callers of the latency lane state its target as a limit, so that admission rejects requests that cannot meet it.
     states_ttft: bool = False
     moved: bool = False
     no_floor: bool = False
@@ -47,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A trace at the wanted load, and the kind of workers to serve it."""
+    """A trace at the requested load, and the kind of workers to serve it."""
 
     rows: Sequence[TraceRow]
     calibration: Calibration
@@ -63,14 +64,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One target of a lane, and what it could be with the advised workers."""
+    """One target of a lane, and the tighter target that the advised workers could meet."""
 
     lane: LaneName
     setting: str
     target_ms: float
     p99_ms: float
     could_be_ms: float | None
-    # Share of the lane's requests that kept the tighter target, or else the present one.
+    # Share of the lane's requests that met the tighter target, or else the current one.
     kept: float
 
 
@@ -152,7 +153,7 @@ def _lane(lane: Lane, tier: Tier, case: Case) -> Lane:
 
 
 def advise(question: Question, play_all: PlayAll, *, at_once: int, with_knobs: bool = True) -> Advice:
-    """Return all advice. `play_all` runs several cases, `at_once` of them at the cost of one."""
+    """Return all advice. `play_all` runs several cases, `at_once` of them in the time of one."""
     sizing = size(question, play_all, at_once=at_once)
     if sizing.workers is None or not with_knobs:
         return Advice(sizing, (), ())
@@ -168,7 +169,7 @@ def advise(question: Question, play_all: PlayAll, *, at_once: int, with_knobs: b
 
 
 def size(question: Question, play_all: PlayAll, *, at_once: int) -> Sizing:
-    """Return the smallest number of workers that keeps the targets."""
+    """Return the smallest number of workers that meets the targets."""
     tpot_ms = question.tier(LaneName.LATENCY).tpot_ms
     return smallest(
         lambda counts: play_all([Case(workers=count) for count in counts]),

@@ -20,7 +20,7 @@ ALWAYS = -1
 
 
 class Coasted(NamedTuple):
-    """A step of one worker in which each row of the step before ran again, one token further."""
+    """A step of one worker that repeats each row of the previous step, one token further."""
 
     worker: int
     ended_ms: float
@@ -68,7 +68,7 @@ class Cruise:
     def __init__(
         self, coast: Coast, records: Mapping[str, Record], queue: LaneQueue | None, held: Mapping[str, int]
     ) -> None:
-        # Of the running step.
+        # Start and duration of the running step.
         self.started_ms = 0.0
         self.run_ms = 0.0
         self.coast, self._queue = coast, queue

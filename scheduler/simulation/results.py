@@ -20,7 +20,7 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 @dataclass(slots=True)
 class _Metered:
     arrival: Arrival
-    # Leading tokens whose KV was ever computed.
+    # Leading tokens whose KV has been computed at least once.
     reached: int = 0
     worker: int | None = None
 
@@ -201,13 +201,13 @@ class Group:
     outcomes: dict[str, int]
     # Share that attained its targets.
     attained: float
-    # The same by the stricter, usual definition: mean time between tokens within its target.
+    # The same by the usual, stricter definition: mean time between tokens within its target.
     attained_mean_tpot: float
     ttft_ms: Spread | None
     tpot_ms: Spread | None
     # Share of the output tokens after their due time in the envelope.
     late_tokens: float
-    # Of requests that got a token.
+    # Among requests that got a token.
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -228,7 +228,7 @@ class Summary:
     lanes: dict[str, Group]
     tiers: dict[str, Group]
     tenants: dict[str, Group]
-    # None or empty without a ServiceMeter, as the next four.
+    # None or empty without a ServiceMeter; so are the next four.
     preemption_tax: float | None = None
     max_service_gap: float | None = None
     service: dict[str, float] = field(default_factory=dict)

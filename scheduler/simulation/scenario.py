@@ -41,7 +41,7 @@ class Scenario:
         require("workers", self.workers, 1, MAX_WORKERS)
 
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
-        """Play the trace `load` times as fast. Calls `on_end` for each admitted request that has ended. Raises
+        """Replay the trace `load` times as fast. Calls `on_end` for each admitted request that has ended. Raises
         StuckError."""
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS, on_end=on_end)
         return summarize(self.records(load, meter), meter)
@@ -94,7 +94,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a trace that stands for the whole trace in a simulation."""
+    """A part of a trace that represents the whole trace in a simulation."""
 
     # Times start at 0.
     rows: Sequence[TraceRow]
@@ -106,7 +106,7 @@ class Stretch:
 def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> Stretch:
     """Return the `most` consecutive requests with the highest rate of work, or all if there are no more.
 
-    They keep their distances: dropping every other request would smooth out bursts."""
+    The gaps between them are kept: dropping every other request would smooth out bursts."""
     if len(rows) <= most:
         return Stretch(rows, 0.0, rows[-1].at_ms / 1e3)
     works = [0.0, *accumulate(work_ms(row, calibration) for row in rows)]

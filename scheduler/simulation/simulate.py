@@ -246,7 +246,7 @@ class Simulation:
         return Cruise(coast, self.records, self.queue, worker.held) if coast else None
 
     def _land(self, number: int) -> None:
-        """Apply all steps that a worker ran without plans; its running step continues as if it was planned."""
+        """Apply all steps that a worker ran without plans; its running step continues as if it had been planned."""
         worker, cruise = self._workers[number], self._workers[number].cruise
         if cruise is not None and isinstance(worker.policy, Planner):
             worker.cruise = None

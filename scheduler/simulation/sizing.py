@@ -1,7 +1,8 @@
-"""Search for the smallest number of workers that keeps the lanes' targets under a trace, by simulation.
+"""Search by simulation for the smallest number of workers that meets the lanes' targets under a trace.
 
-A share of ATTAINMENT of all offered requests must have first tokens within the lane's target; in the latency lane also
-the later ones. The throughput lane's backlog must drain soon after the last arrival (`drain_allowed_ms`)."""
+A share of ATTAINMENT of all offered requests must get their first token within the lane's target; in the latency lane,
+later tokens must be in time too. The throughput lane's backlog must drain soon after the last arrival
+(`drain_allowed_ms`)."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from fairlane.scheduler.simulation.workload import Record
 
 ATTAINMENT = 0.99
 DRAIN_PART = 0.1
-# Fraction below a result in which all numbers are tried.
+# Fraction below a result within which every number is tried.
 NEAR = 0.1
 # Multiple of the first guess at which the search gives up.
 BEYOND = 16
@@ -30,7 +31,7 @@ class LaneVerdict:
     requests: int
     # Share of the offered requests, 0 to 1.
     ttft_kept: float
-    # By the mean time between tokens; requests with one token meet it.
+    # By the mean time between tokens; requests with a single token always meet it.
     tpot_kept: float
     refused: float
     ttft_ms: Spread | None
@@ -78,7 +79,7 @@ class Sizing:
 
     @property
     def is_edge(self) -> bool:
-        """Return whether one more worker misses the targets again, so that the result is partly chance."""
+        """Return whether one more worker misses the targets again, so that the result partly depends on chance."""
         above = None if self.workers is None else self.verdicts.get(self.workers + 1)
         return above is not None and not above.keeps
 
@@ -139,10 +140,11 @@ def alone_kept(rows: Sequence[TraceRow], calibration: Calibration, ttft_ms: floa
 def smallest(
     simulate: Callable[[Sequence[int]], Sequence[Verdict]], *, guess: int, at_once: int = 1, most: int = MAX_WORKERS
 ) -> Sizing:
-    """Search from a guess. `simulate` returns verdicts for numbers of workers, `at_once` of them at the cost of one.
+    """Search from a guess. `simulate` returns verdicts for numbers of workers, `at_once` of them in the time of one.
 
-    A larger number can miss by chance: arrivals meet other requests. The search bisects between a number that misses
-    and one that keeps the targets, then tries all numbers within NEAR below the result, and one above it."""
+    A larger number can miss by chance, because arrivals coincide with other requests. The search bisects between a
+    number that misses and one that meets the targets, then tries all numbers within NEAR below the result, and one
+    above it."""
     known: dict[int, Verdict] = {}
 
     def look(counts: Iterable[int]) -> None:

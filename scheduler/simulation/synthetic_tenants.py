@@ -1,7 +1,7 @@
 """Properties that a trace lacks, generated from a seed: each request's tenant, targets and stated limit.
 
-Two numbers are drawn for each request, whatever the settings: another load, other tiers or another number of tenants
-leave everything else of a request unchanged (common random numbers). Values in the trace take precedence."""
+Two numbers are drawn for each request, whatever the settings: a different load, different tiers or a different number
+of tenants change nothing else about a request (common random numbers). Values in the trace take precedence."""
 
 import math
 import random
@@ -72,7 +72,7 @@ class SyntheticTenants:
     tiers: tuple[Tier, ...] = lane_tiers(0.3)
     seed: int = 0
     kv_tokens: int | None = None
-    # Of tenants named in a trace; default 1.0.
+    # Weights of tenants named in a trace; default 1.0.
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class TraceRow:
     row: int
     at_ms: float
     prompt_tokens: int
-    # Of each choice.
+    # Output tokens of each choice.
     output_tokens: int
     # Names of the prompt's blocks of `block_tokens`, from the first on.
     hash_ids: tuple[int, ...] = ()
@@ -81,8 +81,8 @@ class TraceTenant:
 
 @dataclass(slots=True)
 class BadRows:
-    """Invalid rows: all are counted, and the first MAX_NAMED are described. `fail` rejects the trace after all of it
-    was checked."""
+    """Invalid rows: all are counted, and the first MAX_NAMED are described. `fail` rejects the trace after checking
+    all of it."""
 
     policy: Literal["fail", "skip"] = "fail"
     count: int = 0
@@ -317,7 +317,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     lane: LaneName
     prompt_tokens: _Tokens
-    # Of all its choices together.
+    # Output tokens of all its choices together.
     output_tokens: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
     # Stated by the caller for each choice.
     max_tokens: _Tokens | None = None

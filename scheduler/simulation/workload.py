@@ -1,7 +1,7 @@
 """Inputs and outputs of a simulation: arrivals, hardware costs, and a record of each request.
 
 Prompts are token ids, generated on demand. Two prompts agree exactly up to the first named block in which they differ,
-so the prefix cache finds what it would find in the texts."""
+so the prefix cache finds the same hits as with the real prompts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class Arrival:
     max_tokens: int
     ttft_ms: float
     tpot_ms: float
-    # `n` of the API: outputs for the one prompt, all of the same length.
+    # `n` of the API: outputs for the same prompt, all of the same length.
     choices: int = 1
     weight: float = 1.0
     # Stated and hard: it ends the request.

@@ -1,6 +1,6 @@
 """The attention backends by name, and the selection of those that agree with the reference on this machine.
 
-Some fail only where they run: at compilation, at a block size, or by rows left unwritten."""
+Some fail only at run time: at compilation, at a certain block size, or by leaving rows unwritten."""
 
 import logging
 from collections.abc import Callable, Iterator

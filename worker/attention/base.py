@@ -17,10 +17,10 @@ class Metadata(NamedTuple):
 
 
 class AttentionBackend(Protocol):
-    """Writes a step's keys and values into the paged cache and attends to them. Stateless; one per name.
+    """Writes a step's keys and values into the paged cache and attends to them. Stateless; one instance per name.
 
     Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row attends to
-    itself. A row reads exactly the positions up to its own; other contents of a block have no weight."""
+    itself. A row reads exactly the positions up to its own; other contents of a block do not affect the result."""
 
     name: str
     # It may multiply values after a row's positions by zero: the runner clears a block when a sequence enters it.

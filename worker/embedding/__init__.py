@@ -1,4 +1,4 @@
-"""Embedding models: each text yields a vector instead of an answer.
+"""Embedding models: each input yields a vector instead of generated text.
 
     pooling.py  reads a model directory's pooling, and turns token states into a vector
     runner.py   the `StepRunner` for embedders: whole inputs, in padded batches

@@ -30,7 +30,7 @@ class EmbedderParts:
 
     directory: Path
     mode: Mode
-    # Maximum input in tokens, if less than the model's context is configured.
+    # Maximum input in tokens, if configured below the model's context.
     longest_input: int | None
 
 

@@ -22,7 +22,7 @@ class StepRunner(ABC):
     """Computes the steps. The engine's thread calls it, except for `wake`."""
 
     def prepare(self, job: Job) -> Future[Any] | None:
-        """Start what has to finish before the job is registered; None if nothing has to."""
+        """Start the preparation that must finish before the job is registered; None if there is none."""
         return None
 
     @abstractmethod
@@ -37,7 +37,8 @@ class StepRunner(ABC):
 
     @abstractmethod
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
-        """Compute the plan's tokens, as far as they are available; a row that cannot be computed fails alone.
+        """Compute the plan's tokens, as far as they are available; a row that cannot be computed fails without the
+        others.
 
         `on_forward` is called once, when other threads may run. `look_ahead` predicts the next step's rows."""
 
@@ -48,7 +49,7 @@ class StepRunner(ABC):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A completed step: its plan, its result, and what is to be published."""
+    """A completed step: its plan, its result, and the events to publish."""
 
     plan: StepPlan
     result: StepResult

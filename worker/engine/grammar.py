@@ -1,7 +1,7 @@
 """Constrained decoding: grammars compiled for one vocabulary, and token masks.
 
 Grammars are compiled in threads before a job may run. A mask is filled as soon as the token before it is known. A
-choice whose mask is late skips the step. A grammar that exceeds its cost fails only its own choice."""
+choice whose mask is late skips the step. A grammar that exceeds its cost limit fails only its own choice."""
 
 import os
 import threading
@@ -27,7 +27,7 @@ from fairlane.scheduler.protocol.grammar_limits import (
 )
 from fairlane.scheduler.protocol.messages import ModelCard
 
-# Consecutive likeliest tokens that a grammar must allow before it checks only the next one, until it rejects one.
+# Consecutive most likely tokens that a grammar must allow before it checks only the next one, until it rejects one.
 TRUSTED_AFTER = 4
 # Time that a step waits for masks. Rows whose masks take longer skip the step.
 PATIENCE_S = 0.02
@@ -111,7 +111,7 @@ class Constraint:
 class _GrammarCache:
     """Compiled grammars, bounded in bytes per tenant and in total.
 
-    The least recently used are evicted: the tenant's own, or those of the tenant that holds most."""
+    The least recently used are evicted: the tenant's own, or those of the tenant with the most bytes."""
 
     def __init__(self, most_bytes: int, most_tenant_bytes: int) -> None:
         self._most_bytes = most_bytes

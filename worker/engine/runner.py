@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunnerError(Exception):
-    """The plan contradicts the runner's state. This is a defect, never the fault of a request."""
+    """The plan contradicts the runner's state. This is a bug, never caused by a request."""
 
 
 def _nothing() -> None: ...
@@ -42,14 +42,14 @@ class _ChoiceState:
     number: int
     sampling: Sampling
     produced: int
-    # None if it always takes the likeliest token.
+    # None if it always takes the most likely token.
     history: TokenHistory | None
     constraint: Constraint | None
-    # It takes the likeliest token, unless its grammar refuses that.
+    # It takes the most likely token, unless its grammar rejects it.
     is_plain: bool
     # Its mask is not filled yet, so it skips this step.
     is_late: bool = False
-    # Its grammar checked only the likeliest token, and allows it.
+    # Its grammar checked only the most likely token, and allows it.
     is_unmasked: bool = False
 
     def draw(self) -> TokenDraw | None:
@@ -156,7 +156,7 @@ class Runner(StepRunner):
         except (RuntimeError, IndexError) as error:  # torch's errors, including out of memory
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
             if self.cache.device.type == "cuda":
-                torch.cuda.synchronize(self.cache.device)  # raises if the GPU is lost, which is no request's fault
+                torch.cuda.synchronize(self.cache.device)  # raises if the GPU is lost, which no request caused
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
@@ -196,7 +196,7 @@ class Runner(StepRunner):
         )
 
     def _begin_masks(self, choices: Sequence[_ChoiceState]) -> None:
-        """Start to fill missing masks. On a CPU, choices that most likely need none wait for the likeliest token."""
+        """Start to fill missing masks. On a CPU, choices that probably need none wait for the most likely token."""
         if self._grammars is not None:
             asked = [one.constraint for one in choices if one.constraint is not None and not self._skips_mask(one)]
             self._grammars.begin(asked)
@@ -206,7 +206,8 @@ class Runner(StepRunner):
         return self._masks_late and choice.is_plain and constraint is not None and constraint.is_trusted
 
     def _check_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> set[int]:
-        """Check the likeliest tokens of choices without a mask; return the indexes of choices whose masks are late."""
+        """Check the most likely tokens of choices without a mask; return the indexes of choices whose masks are
+        late."""
         if self._grammars is None:
             return set()
         refused, masked = [], []

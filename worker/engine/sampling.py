@@ -28,9 +28,9 @@ _COLDEST = 1e-6
 _LEAST_PENALTY = 0.01
 _MASK64 = 2**64 - 1
 _GOLDEN, _FIRST_MIX, _SECOND_MIX = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-# Numbers of likeliest tokens that are sorted to find a nucleus, before the whole vocabulary is.
+# How many of the most likely tokens are sorted to find a nucleus, before the whole vocabulary is sorted.
 _NUCLEUS_GUESSES = (256, 4096)
-# Tokens of the vocabulary whose weights are summed first, before a draw looks at single ones.
+# Tokens per stretch of the vocabulary: a draw first sums the weights of whole stretches, then of single tokens.
 _STRETCH = 256
 
 
@@ -114,16 +114,17 @@ class Drawn(NamedTuple):
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Return whether only the likeliest token is ever needed, so that its rows need no `TokenDraw`."""
+    """Return whether only the most likely token is ever needed, so that its rows need no `TokenDraw`."""
     has_min_length = sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
     shapes = _penalises(sampling) or has_min_length or bool(sampling.logit_bias)
     return sampling.temperature <= 0 and sampling.logprobs is None and not shapes
 
 
 def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: Likeliest | None = None) -> Drawn:
-    """Draw one token for each row of `logits` [rows, vocabulary]; the likeliest where there is no draw.
+    """Draw one token for each row of `logits` [rows, vocabulary]; the most likely where there is no draw.
 
-    A row that holds NaN or +inf fails alone. Log-probabilities are the model's own, before penalties and filters."""
+    A row with NaN or +inf fails without the others. Log-probabilities are the model's own, before penalties and
+    filters."""
     likeliest = known or find_likeliest(logits)
     chosen: list[int] = likeliest.tokens.tolist()
     failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
@@ -142,7 +143,7 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
 
 
 def find_likeliest(logits: torch.Tensor) -> Likeliest:
-    """Return the likeliest token and its logit for each row of `logits` [rows, vocabulary]."""
+    """Return the most likely token and its logit for each row of `logits` [rows, vocabulary]."""
     return Likeliest(*reversed(logits.float().max(-1)))  # several times faster than on bfloat16
 
 
@@ -286,7 +287,7 @@ def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor
 
 
 def _weights(scores: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Convert scores in place to weights: 1 for the likeliest token of a row, 0 for filtered ones."""
+    """Convert scores in place to weights: 1 for the most likely token of a row, 0 for filtered ones."""
     temperature = _column(scores, [max(s.temperature, _COLDEST) for s in samplings])[:, None]
     weights = scores.sub_(scores.amax(-1, keepdim=True)).div_(temperature).exp_()
     if any(s.min_p > 0 for s in samplings):
@@ -313,7 +314,8 @@ def _top_k(weights: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
 
 
 def _top_p(weights: torch.Tensor, shares: Mapping[int, float]) -> None:
-    """Keep in each row of `shares` the fewest likeliest tokens that weigh at least that share. In place."""
+    """Keep in each row of `shares` the smallest set of most likely tokens that has at least that share of
+    the weight."""
     for width in (*_NUCLEUS_GUESSES, weights.shape[1]):
         if shares:
             wider = _keep_nucleus(weights, shares, min(width, weights.shape[1]))

@@ -24,12 +24,13 @@ from fairlane.worker.kv.row_layout import BlockTables, RowLayout, upload
 _CHUNK_BYTES = 2**30
 # A registration covers whole pages; two must not share one.
 _PAGE_BYTES = 4096
-# Share of the free memory for a device pool without a configured size; the rest is for the host pool or activations.
+# Share of the free memory for a device pool without a configured size; the rest is left for the host pool or
+# activations.
 _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
 _HOST_SHARE = 0.15
 # Python's anonymous memory is shared by default, and shared memory has no huge pages.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-# Maximum size of the host pool, in device pools; a larger one would never fill.
+# Maximum size of the host pool, in device pools; a larger one would never be full.
 _HOST_REPEATS = 4
 
 

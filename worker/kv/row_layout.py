@@ -12,7 +12,7 @@ from fairlane.scheduler.planner.steps import Row, SeqId
 
 Numbers = npt.NDArray[np.int64]
 
-# Minimum spare width of a table, in blocks, before all tables are laid out again.
+# Minimum spare width of a table, in blocks, when all tables are laid out.
 _SPARE_WIDTH = 16
 
 

@@ -1,4 +1,4 @@
-"""Swaps: copies of blocks between the device pool and the host pool, in as few pieces as possible."""
+"""Swaps: copies of blocks between the device pool and the host pool, in as few copies as possible."""
 
 import sys
 import time
@@ -57,7 +57,7 @@ class Transfer(Protocol):
         """Start the copies. Whatever the step writes afterwards is ordered after them."""
 
     def finish_ms(self) -> float:
-        """Return how long the last step's copies delayed its rows; 0.0 if not known yet."""
+        """Return the time by which the last step's copies delayed its rows; 0.0 if not known yet."""
 
 
 def transfer_for(cache: KVCache) -> Transfer:
@@ -66,7 +66,8 @@ def transfer_for(cache: KVCache) -> Transfer:
 
 
 class HostTransfer:
-    """Copies within host memory, by the calling thread: torch's would wait for threads on cores that may be busy."""
+    """Copies within host memory, by the calling thread, because torch's copies would wait for threads on cores that may
+    be busy."""
 
     def __init__(self, cache: KVCache) -> None:
         self._pool, self._host_pool = _lines(cache.pool), _lines(cache.host_pool)

@@ -1,7 +1,7 @@
 """Model files: resolves a model's name in the settings to a directory, a card and a fingerprint.
 
 Two workers whose models have the same fingerprint may continue each other's jobs. It covers weights, configuration and
-compute type. Of large weights only samples are hashed: training changes every tensor throughout."""
+compute type. Large weights are hashed by samples only: training changes all parts of every tensor."""
 
 import hashlib
 import importlib.metadata
@@ -111,7 +111,7 @@ def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> Mod
 
 
 def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
-    """Return all that a gateway needs of the model; sampling parameters only with `draws`. Raises ModelError."""
+    """Return the model data that a gateway needs; sampling parameters only with `draws`. Raises ModelError."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     with reading(files.name):
@@ -172,7 +172,7 @@ def _drawn(files: ModelFiles) -> dict[str, int | float]:
     file, usual = files.directory / _GENERATION, Sampling()
     with reading(files.name):
         stated = _read_json(file) if file.is_file() else {}
-    if stated.get("top_p") == 0 and stated["top_p"] is not False:  # means the likeliest token, as in a request
+    if stated.get("top_p") == 0 and stated["top_p"] is not False:  # means the most likely token, as in a request
         stated |= {"top_p": None, "top_k": 1}
     drawn: dict[str, int | float] = {}
     for name, (least, most) in _DRAWN.items():

@@ -20,7 +20,7 @@ from fairlane.worker.model.interface import Output, Packed, Rotary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    # The most general of the FAMILY.
+    # The most general model type of FAMILY.
     from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention, Qwen3DecoderLayer, Qwen3RMSNorm
 
 # [rows, inputs] to [rows, outputs].

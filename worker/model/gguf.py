@@ -34,7 +34,7 @@ def convert(gguf: Path, models_dir: Path) -> Path:
     if target.is_dir():
         return target.resolve()
     models_dir.mkdir(parents=True, exist_ok=True)
-    with locked(models_dir):  # of processes that start together, one converts
+    with locked(models_dir):  # if several processes start together, only one converts
         if not target.is_dir():
             _convert(gguf, target)
     return target.resolve()
@@ -55,7 +55,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _digest(file: Path) -> str:
-    # Samples throughout: another fine-tune has the same size.
+    # Samples from the whole file, since another fine-tune has the same size.
     size = file.stat().st_size
     digest = hashlib.sha256(f"{_CONVERSION} {size}".encode())
     with file.open("rb") as stream:

@@ -16,12 +16,12 @@ class Packed:
 
     token_ids: torch.Tensor  # [tokens], int64
     positions: torch.Tensor  # [tokens], int64: each token's place in its own sequence
-    logit_rows: torch.Tensor  # [rows that sample], int64: which tokens' logits are wanted
+    logit_rows: torch.Tensor  # [rows that sample], int64: the tokens whose logits are needed
     metadata: Metadata
 
 
 class Likeliest(NamedTuple):
-    """The first of the likeliest tokens of each row of logits, and its logit: NaN if any logit of the row is NaN."""
+    """The first of the most likely tokens of each row of logits, and its logit: NaN if any logit of the row is NaN."""
 
     tokens: torch.Tensor  # [rows], int64
     logits: torch.Tensor  # [rows], float32
@@ -31,12 +31,12 @@ class Output(NamedTuple):
     """A model's output of a step. The next forward pass may overwrite the logits."""
 
     logits: torch.Tensor  # [rows that sample, vocabulary]
-    # Set if the forward pass computed it anyway.
+    # Set if the forward pass computed it as a by-product.
     likeliest: Likeliest | None = None
 
 
 class Model(Protocol):
-    """The runner's interface to a model, whichever implementation computes it."""
+    """The runner's interface to a model, the same for every implementation."""
 
     name: str
     vocab_size: int

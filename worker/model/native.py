@@ -49,7 +49,7 @@ class NativeModel:
         self._rotations = _Rotations(causal_lm.model.rotary_emb)
         self._weights = _NativeWeights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
         self.vocab_size = self._weights.vocabulary
-        # The next step reuses the logits' memory: the system takes milliseconds to reclaim megabytes.
+        # The next step reuses the logits' memory, because the system takes milliseconds to reclaim megabytes.
         self._logits = torch.empty((0, self.vocab_size))
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
@@ -89,7 +89,7 @@ class _Rotations:
 
     def _computed(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         cosines, sines = self._rotary(torch.empty(0, dtype=torch.float32), torch.arange(count)[None])
-        half = cosines.shape[-1] // 2  # the other half is equal
+        half = cosines.shape[-1] // 2  # the other half is the same
         return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
 
 

@@ -26,7 +26,8 @@ from fairlane.worker.model.reference import TransformersModel, choose_device, lo
 from fairlane.worker.native.library import has_int8, is_fastest
 
 _REFERENCE_TOLERANCE = {torch.float32: 1e-3}
-# Relative error of the logits' norm in 16 bits: rounding stays well below it, another kind of attention well above.
+# Relative error of the logits' norm in 16 bits: rounding stays well below it, a different kind of attention is well
+# above.
 _COARSE_REFERENCE_TOLERANCE = 0.15
 _TOLERANCE = {torch.float32: 1e-4}
 # Maximum error of any logit, relative to the largest logit; the attention is the same on both sides.

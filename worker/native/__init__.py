@@ -5,7 +5,7 @@
     decoder.h    a step of a Llama decoder, in one parallel region
     attention.h  attention over the paged cache
     product.h    products of rows with tiled weights
-    operators.h  norms, activation, the likeliest token
+    operators.h  norms, activation, argmax
     vectors.h    vectors of floats, by the processor's width
     team.h       distributes the pieces of a phase over threads
 

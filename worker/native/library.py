@@ -175,7 +175,7 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
         library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
         cache.mkdir(mode=_MODE, parents=True, exist_ok=True)
         _check_writers(cache)
-        with locked(cache):  # of processes that start together, one compiles
+        with locked(cache):  # if several processes start together, only one compiles
             if library.exists():
                 _check_writers(library)
                 with suppress(OSError):  # truncated by a crash, or built for another C library: build it again

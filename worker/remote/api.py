@@ -63,7 +63,7 @@ class Facts(NamedTuple):
     block_size: int
     # 0 if not reported; they are then assumed to suffice.
     blocks: int
-    # Origin of the adapter on the weights of `root`; empty if the model is none.
+    # Origin of the adapter on the weights of `root`; empty if the model is not an adapter.
     adapter: str = ""
     # Maximum number of running sequences; None if not reported.
     sequences: int | None = None

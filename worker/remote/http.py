@@ -18,7 +18,8 @@ UNAUTHORISED = frozenset({401, 403})
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 BAD_KEY = "engine_key: the server rejects it"
-# Statuses that a retry would not change. 404 is not among them: it means that a model is gone, and may be back later.
+# Statuses that a retry would not change. 404 is not among them: it means that a model is missing, possibly only for a
+# while.
 REFUSED = frozenset({400, 413, 422})
 _MOST_LINE_BYTES = 8 * 2**20
 _DONE = b"[DONE]"
@@ -123,7 +124,7 @@ class Http:
     ) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of a reply, as `read` decodes them; raises what `events` raises.
 
-        A reply that is closed early is also aborted by a post, since a proxy may not forward the closing at once."""
+        A reply that is closed early is also aborted by a post, since a proxy may not forward the close immediately."""
         is_over = False
         try:
             async with aclosing(self.events(path, body)) as lines:

@@ -1,11 +1,11 @@
-"""Converts a job's grammar to a single text in llguidance's dialect of Lark, as vLLM takes it.
+"""Converts a job's grammar to a single text in llguidance's dialect of Lark, as vLLM accepts it.
 
-Jobs carry such a text, or a JSON list of grammars of which the first may refer to the others (`@name`). See
+A job carries such text, or a JSON list of grammars of which the first may refer to the others (`@name`). See
 llguidance's docs/syntax.md for `%json` and `%lark`."""
 
 import msgspec
 
-# Names the dialect, so that no other reader of Lark mistakes it for its own.
+# Names the dialect, so that other Lark parsers do not mistake it for their own.
 HEADER = "%llguidance {}"
 
 

@@ -70,7 +70,7 @@ class ServerMonitor:
             self.on_presence(True)
 
     async def _watch_quiet(self) -> None:
-        # Check an idle server: a restart while no request was open breaks no stream.
+        # Check an idle server, because a restart while no request is open breaks no stream.
         while True:
             await asyncio.sleep(WATCH_S)
             is_quiet = time.monotonic() - self.last_piece_s >= WATCH_S

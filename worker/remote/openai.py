@@ -137,7 +137,7 @@ class OpenAiApi:
             if end is None:
                 raise ProtocolViolation("the stream ended without a reason")
             if end != "length":
-                # The server does not report which stop token ended the choice: any of them will do.
+                # The server does not report which stop token ended the choice: any of them is acceptable.
                 yield Piece(request.sampling.stop_token_ids[:1], has_ended=True)
                 return
             if len(so_far) == began:

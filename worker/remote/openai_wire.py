@@ -14,7 +14,7 @@ LEAST_TOP_P = 1e-6
 _SEEDS = 2**31
 _OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 _LLAMA = _OPENAI | {"top_k", "min_p", "repetition_penalty", "ignore_eos"}
-# Request fields that not every server takes.
+# Request fields that not every server accepts.
 ALL = _LLAMA | {"min_tokens", "stop_token_ids", "logprobs", "cache_salt"}
 # Owners of a model, as reported by `/v1/models`.
 VLLM, LLAMA = "vllm", "llamacpp"
@@ -93,14 +93,14 @@ class WireFormat(NamedTuple):
 
 
 def trial(model: str, prompt: str | Sequence[int], *, asks_ids: bool) -> dict[str, Any]:
-    """Return the body of a probe for one token."""
+    """Return the body of a probe that requests one token."""
     body: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True}
     body["stream_options"] = {"include_usage": True}
     return body | {"return_token_ids": True} if asks_ids else body
 
 
 def body_of(wire: WireFormat, prompt: str | Sequence[int], request: GenerationRequest) -> dict[str, Any]:
-    """Return a body of only the fields that the server takes, since some refuse unknown ones."""
+    """Return a body with only the fields that the server accepts, since some servers reject unknown ones."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": wire.model,

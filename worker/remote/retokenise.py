@@ -1,4 +1,5 @@
-"""Tokenises the text of a server that reports no token ids, and converts prompts to text for one that takes no ids.
+"""Tokenises the text of a server that reports no token ids, and converts prompts to text for servers that do not accept
+ids.
 
 The tokens spell the received text; the server may have sampled other tokens with the same spelling."""
 

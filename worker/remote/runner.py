@@ -1,4 +1,4 @@
-"""The runner of an external engine: a sequence that the planner gives a row has a stream at the server, no other does.
+"""The runner of an external engine: a sequence has a stream at the server exactly while the planner gives it a row.
 
 The server gets a whole prompt when the planner has room for its last part. A row whose token has not arrived is
 pending, and planned again. The duration of the server's steps is derived from the tokens' arrival times."""
@@ -91,10 +91,10 @@ class RemoteRunner(StepRunner):
         self._name = name
         self._max_sequences = max_sequences
         self._resumes_grammars = resumes_grammars
-        # Key of the cache salts, so that no one else can guess one and probe a tenant's cached KV.
+        # Key of the cache salts, so that other clients cannot guess a salt and probe a tenant's cached KV.
         self._secret = secrets.token_bytes(32)
         self._choices: dict[SeqId, _Choice] = {}
-        # None if the server has started something else since.
+        # None if the server has started other work since.
         self._since: _Since | None = None
 
     def register(self, lease: Lease) -> None:

@@ -35,7 +35,7 @@ STALL_S = 30.0
 SLOWEST_PREFILL = 50
 # Maximum extension of that limit.
 LONGEST_PREFILL_S = 90.0
-# The tokens of one server step arrive one after another: how long to wait for the late ones.
+# The tokens of one server step arrive one after another: how long to wait for the last of them.
 TOGETHER_S = 0.004
 # Time limit for what follows the last tokens.
 REST_S = 1.0
@@ -196,7 +196,7 @@ class Streams:
             if isinstance(error, EngineUnavailable):
                 self._monitor.check()
             elif isinstance(error, TimeoutError) and self._monitor.last_piece_s <= stream.last_piece_s:
-                self._monitor.check(is_stalled=True)  # no other stream received anything either
+                self._monitor.check(is_stalled=True)  # no other stream received any data either
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
         except Exception as error:  # noqa: BLE001 - a reader that fails silently would leave its choice waiting
             log.error("a request to the engine failed: %s", type(error).__name__)

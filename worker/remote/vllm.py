@@ -24,7 +24,7 @@ GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
 # Supported versions.
 KNOWN = ("0.32",)
 _CLOSED = frozenset({403, 404})
-# Token ids that every vocabulary has, for the grammar probe.
+# Token ids for the grammar probe, which every vocabulary has.
 _TRIAL = (40, 41, 42)
 # Time limit of the probe: the server's first grammar takes seconds.
 _TRIAL_S = 60.0
@@ -205,7 +205,7 @@ def _piece(data: bytes, most: int) -> Piece:
 
 
 def _logprobs(found: object, most: int) -> list[PositionLogprobs]:
-    """Convert log-probabilities. vLLM puts the drawn token first, whether it is among the likeliest or not."""
+    """Convert log-probabilities. vLLM puts the drawn token first, whether or not it is among the most likely."""
     try:
         positions = msgspec.convert(found, _LogProbs).content or ()
     except msgspec.ValidationError:

@@ -15,7 +15,7 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 TENANT, WEIGHT = "fairlane_tenant", "fairlane_weight"
 # Extra argument of a request with a grammar: the number of its prompt's last tokens that the grammar starts with.
 BEGUN = "fairlane_begun"
-# Extra argument of a request whose sender already paces the prompts of lower lanes, so that they are not split twice.
+# Extra argument of a request whose sender already paces the prompts of lower lanes, so that they are not paced twice.
 PACED = "fairlane_paced"
 LONGEST_TENANT = 256
 WEIGHTS = (1e-3, 1e6)
@@ -69,7 +69,8 @@ class Rank(NamedTuple):
 
 
 def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: float, lanes: Iterable[Lane]) -> Claim:
-    """Read a request's claim. Invalid extra arguments are ignored, so that a client's mistake affects no other.
+    """Read a request's claim. Invalid extra arguments are ignored, so that a client's mistake does not affect other
+    clients.
 
     A plain priority of 0 or less, vLLM's default, means the first lane, and one above 0 the last."""
     ranked = sorted(lanes, key=lambda one: one.rank)

@@ -1,7 +1,8 @@
 """`LaneScheduler`: vLLM's scheduler with our lanes, loaded by `--scheduler-cls`.
 
-Before each step of vLLM, requests of lower lanes yield what waiting ones of upper lanes lack, its lists of running and
-waiting requests are put in our order, and lower lanes' prompts are limited to what the first lane's pace leaves."""
+Before each step of vLLM, running requests of lower lanes yield to waiting requests of upper lanes, vLLM's lists of
+running and waiting requests are sorted in our order, and prompts of lower lanes are limited so that the first lane
+keeps its pace."""
 
 import itertools
 import logging
@@ -139,7 +140,7 @@ class LaneScheduler(GuardedScheduler):
         self._first_of_floors.clear()
         for rank, count in lacking.items():
             here = [one for one in waiting if self._claim(one).lane.rank == rank and _may_start(one)]
-            free = self._room().blocks  # one that does not fit would block all behind it
+            free = self._room().blocks  # a request that does not fit would block all requests behind it
             fitting = (one for one in sorted(here, key=self._waiting_rank) if self._needs(one) <= free)
             self._first_of_floors.update([one.request_id for one in itertools.islice(fitting, count)])
         self.waiting.rerank()

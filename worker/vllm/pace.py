@@ -56,7 +56,8 @@ class Allowance:
 
 
 def allowance(load: Load, first: Lane, costs: CostModel, max_tokens: int) -> Allowance:
-    """Return what a step of at most `max_tokens` leaves to lower lanes' prompts. `first` is the first lane."""
+    """Return the budget that a step of at most `max_tokens` leaves to lower lanes' prompts. `first` is the first
+    lane."""
     price = Price(*costs.step_weights()[1:])
     least = max(1, max_tokens // TRICKLE_DIVISOR)
     is_first_here = load.first_decodes > 0 or load.first_tokens > 0

@@ -1,5 +1,5 @@
 """Settings of the lanes inside vLLM: the shared settings, from the environment and from vLLM's own `--additional-config
-'{"fairlane": {"lanes": {"throughput": {"share_floor": 0.1}}}}'`. The environment wins."""
+'{"fairlane": {"lanes": {"throughput": {"share_floor": 0.1}}}}'`. The environment takes precedence."""
 
 import os
 from collections.abc import Mapping

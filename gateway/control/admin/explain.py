@@ -1,7 +1,7 @@
 """A dry run: whether a request of these sizes would be admitted now, which limit binds, and how long it would wait.
 
-It runs the checks of a real request in their order, and reserves nothing. One model that would serve the request is
-enough. For a refilling limit the reported time is when it is full again, at or after the exact moment."""
+It runs the checks of a real request in their order, and reserves nothing. The request counts as admitted if one model
+would serve it. For a refilling limit the reported time is when it is full again, which may be later than necessary."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
 """The console's live stream of server-sent events: the overview once a second, and the KV block map as it changes.
 
-Both are computed once for all watchers of this gateway, and not at all without watchers. A slow reader skips to the
+Both are computed once for all watchers of this gateway, and only while there are watchers. A slow reader skips to the
 newest frame of each event; one that accepts nothing for WRITE_TIMEOUT_S is disconnected."""
 
 import asyncio
@@ -168,7 +168,7 @@ class LiveHub:
             refusal = error
         except STORE_ERRORS:
             refusal = store_unavailable()
-        except Exception:  # a defect in one overview must not end the stream
+        except Exception:  # a bug in one overview must not end the stream
             log.exception("computing the overview failed")
             refusal = internal_error()
         return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": refusal.code, "message": refusal.message})

@@ -1,7 +1,7 @@
 """The console's first page: lanes, refusals, tenants, workers and models, over all gateways.
 
 Levels are at most half a second old (the fleet cache). Distributions and counts cover about the last minute, as all
-gateways reported them to the store, so that any gateway can answer for the fleet."""
+gateways reported them to the store, so that any gateway can report on the whole fleet."""
 
 import asyncio
 import time
@@ -92,7 +92,7 @@ class OverviewModel(TypedDict):
 
 
 class OverviewView(TypedDict):
-    """The fleet at a glance."""
+    """A summary of the fleet."""
 
     at: Annotated[float, about("Unix seconds")]
     window_s: Annotated[float, about("Span of counts and distributions, in seconds")]

@@ -23,7 +23,7 @@ async def list_requests(call: Call, query: RequestsQuery) -> Page[RequestView]:
 
 @operations.add("GET /requests/{request:path}")
 async def get_request(call: Call) -> RequestDetail:
-    """Return a request's record by its id, its `x-request-id` or its answer's id."""
+    """Return a request's record by its id, its `x-request-id` or its response's id."""
     record = await call.parts.records.find(call.path["request"])
     if record is None:
         raise not_found("request")

@@ -84,7 +84,7 @@ def endpoint(operation: Operation, parts: AdminParts) -> Callable[[Request], Awa
         except (ApiError, FieldError, QuotaError, StoreUnavailable, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         except ClientDisconnect:
-            return Response(status_code=400)  # the client is gone
+            return Response(status_code=400)  # the client has disconnected
         if isinstance(document, Response):
             return document
         return Response(msgspec.json.encode(document), operation.status, NOT_CACHED | call.headers, JSON)

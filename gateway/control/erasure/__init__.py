@@ -1,4 +1,5 @@
-"""Erasure of deleted tenants' data: files, batches, responses, answers, records, jobs, cached prompts and metrics.
+"""Erasure of deleted tenants' data: files, batches, stored and replayable responses, records, jobs, cached prompts and
+metrics.
 
     rounds.py    finds deleted tenants that are due, on the gateway that holds the lease; open it first
     steps.py     one pass over one tenant: what is erased, in which order

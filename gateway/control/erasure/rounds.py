@@ -39,7 +39,7 @@ class Erasure:
         self._client = client
         self._listed = ErasureList(client)
         self._steps = steps
-        # Two gateways that make a pass at the same time do no harm.
+        # Concurrent passes by two gateways are harmless.
         self._election = Election(client, keyspace.ERASER, gateway_id, lease_s=LEASE_S)
         self._is_store_embedded = is_store_embedded
         self._woken = asyncio.Event()

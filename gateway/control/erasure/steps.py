@@ -51,7 +51,7 @@ class ErasurePass:
             erased = await step
         except (*STORE_ERRORS, OSError) as error:
             log.info("erasure step failed and will be repeated: step=%s error=%s", name, type(error).__name__)
-        except Exception:  # a defect in one step must not stop the other steps or tenants
+        except Exception:  # a bug in one step must not stop the other steps or tenants
             log.exception("erasure step failed: step=%s", name)
         else:
             count, left = erased if isinstance(erased, tuple) else (erased, 0)

@@ -2,7 +2,7 @@
 
     document.py      builds the document from the models and tables that serve requests; open it first
     calls.py         the operations of the tenant API, and those without a key; the admin API declares its own
-    answers.py       answers of the tenant API
+    answers.py       responses of the tenant API
     headers.py       headers of requests and responses
     refine.py        adapts pydantic's schemas to client generators
     descriptions.py  descriptions of the properties of the tenant API's bodies

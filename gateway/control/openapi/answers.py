@@ -1,4 +1,4 @@
-"""Answers of the tenant API, as published in OpenAPI; `gateway.answers` builds them.
+"""Responses of the tenant API, as published in OpenAPI; `gateway.answers` builds them.
 
 Parts that clients send back in later requests (items, blocks, tool calls) are the models of request bodies."""
 
@@ -71,7 +71,7 @@ class CompletionLogprobs(TypedDict):
 
 
 class AssistantMessage(TypedDict):
-    """A message of the model."""
+    """A message by the model."""
 
     role: Annotated[Literal["assistant"], about("The message's author")]
     content: Annotated[str | None, about("The content")]

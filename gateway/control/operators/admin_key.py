@@ -63,7 +63,7 @@ class AdminKeys:
         self._fingerprint = None if configured is None else hashlib.sha256(configured.encode()).digest()
 
     async def ensure(self) -> str | None:
-        """Generate a key if there is none, and return it, this one time. Raises redis.RedisError."""
+        """Generate a key if there is none, and return it; later calls do not. Raises redis.RedisError."""
         if self._configured is not None:
             return None
         key = f"fla-{secrets.token_urlsafe(32)}"

@@ -145,7 +145,7 @@ def cookie_of(scope: Scope) -> str | None:
 
 
 def _cookie(scope: Scope, name: str) -> str | None:
-    """Return a cookie; of several with one name the first, which browsers send for the most specific path."""
+    """Return a cookie; if several have the same name, the first, which has the most specific path."""
     pairs = [pair.strip().partition("=") for sent in Headers(scope=scope).getlist("cookie") for pair in sent.split(";")]
     return next((value for found, _, value in pairs if found == name), "") or None
 

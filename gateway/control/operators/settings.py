@@ -1,4 +1,4 @@
-"""Settings of the identity provider for the console's sign-in, and their check at the start."""
+"""Settings of the identity provider for the console's sign-in, and their validation at startup."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -39,7 +39,7 @@ class SignInSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def check_sign_in(section: SignInSection) -> None:
-    """Check what the types do not. Raises SettingsError."""
+    """Validate what the types cannot express. Raises SettingsError."""
     if not section.issuer:
         return
     for field in ("authorize_url", "token_url", "jwks_url", "redirect_url"):

@@ -12,7 +12,7 @@ from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text
 from fairlane.gateway.dialects.openai.request_bodies import Unsupported
 
-# Of one call's input, as JSON.
+# Characters of one call's input as JSON.
 MAX_INPUT_CHARS = 1024 * 1024
 
 

@@ -1,6 +1,6 @@
 """The child process that checks grammars: one structure per line on stdin, one result per line on stdout.
 
-It compiles a grammar as a worker would, and walks some tokens of a sample vocabulary into it: an error here would also
+It compiles a grammar as a worker would, and advances it by some tokens of a sample vocabulary: an error here would also
 occur in a worker. Grammars whose masks would exceed a worker's time budget are rejected."""
 
 import ctypes
@@ -33,7 +33,8 @@ STACK_BYTES = 4 << 20
 WALKS, WALK_TOKENS = 4, 64
 TOO_SLOW = f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may follow a token; make it less ambiguous"
 # Whitespace between the parts of JSON, bounded so that a model cannot indent forever. Responses may be indented for
-# people; arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as in training data.
+# readability; arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as in training
+# data.
 WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
 
 

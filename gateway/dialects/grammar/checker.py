@@ -1,8 +1,8 @@
 """Child processes that check structures in bounded time and memory, one request per tenant at a time.
 
 A child that takes too long or dies is replaced, and its structure is rejected. A tenant whose last check was slow waits
-for all others, and leaves them a child. If all children turn out to run slow checks, the latest is stopped for a quick
-tenant that waits, and restarted in the queue of slow ones."""
+for all others, and one child stays reserved for them. If all children turn out to run slow checks, the latest is
+stopped for a quick tenant that waits, and restarted in the queue of slow ones."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ MOST_SLOW_TENANTS = 1_000
 # Checks per tenant.
 MOST_WAITING = 32
 TIMEOUT_S = 2.0
-# Of grammars and faults.
+# Bytes of cached grammars and faults.
 MOST_KEPT_BYTES = 16 * 2**20
 # How long a result is kept after its last use; a deleted tenant's data must be gone within the hour.
 KEPT_S = 1_800.0

@@ -1,6 +1,6 @@
-"""`POST /v1/responses/compact`: replaces a conversation by its user's messages and a summary by the model.
+"""`POST /v1/responses/compact`: replaces a conversation with its user messages and a summary by the model.
 
-The summary is sealed for its tenant; a client sends it back unchanged in place of what it summarizes."""
+The summary is encrypted for its tenant; a client sends it back unchanged in place of what it summarizes."""
 
 from typing import Annotated
 

@@ -234,7 +234,7 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        refused = _first(error)  # raised below, so that it is not chained to an exception that quotes the body
+        refused = _first(error)  # raised below, so that no chained exception quotes the body
     try:
         raise refused
     finally:

@@ -1,4 +1,5 @@
-"""Requests, parsed from bodies into values that can only be valid, so that no inner code validates input again."""
+"""Requests, parsed from bodies into values that can only be valid, so that inner layers need not validate input
+again."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -57,7 +58,7 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     # From arrival to the last token.
     deadline_ms: float | None = None
     seed: int | None = None
-    # None: no log-probabilities; k: those of the chosen token and of the k likeliest.
+    # None: no log-probabilities; k: those of the chosen token and of the k most likely.
     logprobs: int | None = None
     # Fields of `Sampling` that the caller stated; once the model is known, also the model's defaults.
     draw: Mapping[str, Any] = {}
@@ -243,7 +244,7 @@ def stated_fields(body: BaseModel) -> dict[str, Any]:
     """Return the fields of a request that a body of any API states under the same names, and the sampling parameters
     that it states, even usual ones, since the model's defaults may differ."""
     draw = _stated(body, _DRAW_FIELDS)
-    if draw.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
+    if draw.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the most likely token
         draw |= {"top_p": 1.0, "top_k": 1}
     elif draw.get("top_k") == -1:  # vLLM's value for no limit
         draw["top_k"] = 0

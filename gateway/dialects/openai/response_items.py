@@ -173,7 +173,7 @@ class OutputItem(Fields):
 
 
 class CompactionItem(Fields):
-    """The summary of a conversation, sealed for its tenant."""
+    """The summary of a conversation, encrypted for its tenant."""
 
     type: Annotated[Literal["compaction", "compaction_summary"], about("Type of this object")]
     encrypted_content: Annotated[
@@ -187,7 +187,7 @@ class CompactionItem(Fields):
         return cls(type="compaction", encrypted_content=base64.urlsafe_b64encode(close(summary.encode())).decode())
 
     def summary(self, opens: Open) -> str | None:
-        """Return the sealed summary; None if it is not this tenant's, or was changed."""
+        """Return the decrypted summary; None if it is not this tenant's, or was changed."""
         try:
             content = opens(base64.urlsafe_b64decode(self.encrypted_content))
         except ValueError:
@@ -199,7 +199,7 @@ class CompactionItem(Fields):
 
 
 class Summary(Redacted, frozen=True):
-    """An opened `CompactionItem`."""
+    """A decrypted `CompactionItem`."""
 
     item: CompactionItem
     text: str

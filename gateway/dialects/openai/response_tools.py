@@ -30,7 +30,7 @@ _ONE_TEXT: Json = {
 
 
 class CalledAs(msgspec.Struct, frozen=True):
-    """The presentation of a call of a tool that is not a plain function."""
+    """The presentation of a custom or namespaced tool's calls to the client."""
 
     name: str
     namespace: str | None = None

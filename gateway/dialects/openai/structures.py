@@ -14,7 +14,7 @@ from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text, json
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
-# Of a schema as JSON, a regular expression or a grammar.
+# Characters of a schema as JSON, a regular expression or a grammar.
 MAX_STRUCTURE_CHARS = 64 * 1024
 MAX_STRUCTURE_CHOICES = 1_000
 # vLLM's names.

@@ -1,4 +1,4 @@
-"""Reads a text that arrives in pieces: the primitives of the reader of calls."""
+"""Reads text that arrives in pieces: primitives of the tool-call parser."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -15,7 +15,7 @@ _UNBOUNDED = 2**60
 BLANKS = re.compile(r"\s*")
 _ANY = re.compile(r".", re.DOTALL)
 _NOT_BLANK = re.compile(r"\S")
-# The next character of a JSON value to look at: in a string, in an object or list, and the one after a number or word.
+# The next significant character of a JSON value: in a string, in an object or list, or after a number or literal.
 _IN_STRING = re.compile(r'["\\]')
 _IN_BRACKETS = re.compile(r"[^\s0-9A-Za-z.+\-:,]")
 _AFTER_SCALAR = re.compile(r"[^0-9A-Za-z.+\-]")
@@ -49,7 +49,7 @@ class Marks:
 
 
 class TextCursor:
-    """A position in a text that arrives in pieces. Its generators wait for more text with a bare `yield`."""
+    """A position in text that arrives in pieces. Its generators wait for more text with a bare `yield`."""
 
     def __init__(self) -> None:
         self._text, self._at = "", 0
@@ -108,8 +108,8 @@ class TextCursor:
         return "".join([*parts, self._text[self._from : self._at]]) if found else None
 
     def _skip_blanks(self) -> Generator[None, None, str]:
-        """Skip whitespace and return the next character without taking it; empty at the end, or if a head is too
-        long."""
+        """Skip whitespace and return the next character without taking it; empty at the end, or if the call's head
+        is too long."""
         self._left = _UNBOUNDED
         if self._kept_from is not None:
             self._left = max(0, self._kept_from + MAX_HEAD_CHARS - self._at)

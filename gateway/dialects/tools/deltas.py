@@ -39,7 +39,7 @@ class OutputDelta(Redacted, frozen=True):
 class OutputReader(Protocol):
     """Parses one choice. The sum of the deltas does not depend on how the text is split into pushes.
 
-    No output is lost: what cannot be parsed as a call is content."""
+    No output is lost: text that cannot be parsed as a call is returned as content."""
 
     # Calls begun so far; a choice with calls has ended with them.
     calls: int
@@ -60,7 +60,7 @@ class DeltaBuilder:
         # Whitespace held back until the next output is known; None if it cannot be dropped.
         self._blanks: str | None = ""
         self._has_content = self._has_thought = False
-        # There was a call or reasoning.
+        # True after a call or reasoning.
         self._has_more = False
 
     def add_content(self, text: str) -> None:

@@ -4,9 +4,10 @@
     lenient   start: reasoning? (text calls)* text
     answering start: reasoning? (@answer | calls), with another grammar for the answer
 
-Each function is an alternative: its name as spelled, then arguments by its own schema, which its references cannot
-leave. A mark that is a special token is named by its id, since text never produces one (llguidance's docs/syntax.md).
-llguidance treats every added token with a name in angle brackets as special, whatever it is to the tokenizer."""
+Each function is an alternative: its literal name, then arguments that follow its own schema; references resolve only
+within that schema. A mark that is a special token is named by its id, since text never produces one (llguidance's
+docs/syntax.md). llguidance treats every added token with a name in angle brackets as special, whatever it is to the
+tokenizer."""
 
 import json
 import re
@@ -114,7 +115,7 @@ class CallGrammar:
     def _calls(
         self, tools: Sequence[Tool], *, parallel: bool, all_strict: bool, begun: str | None = None
     ) -> Iterator[str]:
-        """Yield the rules of `calls`. `begun`: the mark that has begun them already."""
+        """Yield the rules of `calls`. `begun`: the mark that has already started them."""
         before = self._syntax.before
         cut = begun or ""
         first = "first" if begun is not None and not before else "call"

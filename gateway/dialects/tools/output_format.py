@@ -38,7 +38,7 @@ class OutputFormat:
         reasons = self.syntax.body == "messages" or any(mark in template for mark in reasoning or ())
         self._reasoning = reasoning if reasons else None
         own = [name for name in special if self._template is not None and self._template.names(name)]
-        # Literal texts that have a meaning in the output.
+        # Literal strings that have a meaning in the output.
         self.markers = frozenset(own if self._template is not None else self.syntax.markers)
         self.needs_control_text = not self.markers.isdisjoint(special)
         ending = self.syntax.ending_at(ends)

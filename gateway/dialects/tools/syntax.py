@@ -19,7 +19,7 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     # Documentation: the models with this syntax.
     models: str
-    # A model has the syntax if its chat template holds all texts of one list, and none of `unless`.
+    # A model has the syntax if its chat template contains all strings of one list, and none of `unless`.
     detect: tuple[tuple[str, ...], ...]
     unless: tuple[str, ...] = ()
     # The marks around reasoning.
@@ -35,7 +35,7 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     within: tuple[str, ...] = ()
     # Marks that may follow a call and belong to it.
     close: tuple[str, ...] = ()
-    # Marks that belong to no call and are not shown to people either.
+    # Marks that belong to no call and are not shown to users either.
     silent: tuple[str, ...] = ()
     # For `messages`: the text before the response itself, and before and after text that a call follows.
     said: tuple[str, str, str] | None = None

@@ -25,7 +25,7 @@ MOST_NAMED = 64
 
 @dataclass(eq=False)
 class MetricsReporter:
-    """The reporter of one gateway. `report` may raise redis.RedisError; the next call then sends what is missing."""
+    """The reporter of one gateway. `report` may raise redis.RedisError; the next call then sends the missing counts."""
 
     _store: FleetMetricsStore
     _recorder: Recorder

@@ -1,4 +1,4 @@
-"""Sums over a span of time, which can be added up over gateways and over time. Pure.
+"""Sums over a span of time, which can be merged across gateways and time spans. Pure.
 
 Durations are counted in four fixed buckets for each doubling of a millisecond, so the error of a percentile is at most
 10%. Levels (queued, running) are summed over samples of the whole fleet, which every gateway takes."""
@@ -27,7 +27,7 @@ class LaneSums(msgspec.Struct, array_like=True):
     requests: int = 0
     # Requests that a limit, a deadline or the system's load refused or ended.
     refused: int = 0
-    # Requests that were answered or should have been: the denominator of goodput.
+    # Requests that were completed or should have been: the denominator of goodput.
     judged: int = 0
     met: int = 0
     ttft: Buckets = {}

@@ -36,7 +36,7 @@ class TokenTimes(Protocol):
 
 
 class Answered(msgspec.Struct, frozen=True, gc=False):
-    """The end of an answer, on the event loop's clock. `code` is None without an error."""
+    """The end of a response, on the event loop's clock. `code` is None without an error."""
 
     at_s: float
     code: str | None
@@ -47,7 +47,7 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True, eq=False)
 class LiveRecord:
-    """One admitted request. It is complete once its answer has ended and it is settled, or left to a reaper.
+    """One admitted request. It is complete once its response has ended and it has been settled or left to a reaper.
 
     Instants are on the event loop's clock, and `at_ms` counts from the request's arrival."""
 
@@ -76,7 +76,7 @@ class LiveRecord:
     _is_settled: bool = False
     _record: RequestRecord | None = None
     _finished: list[Finished] | None = None
-    # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
+    # Time in the queue until the prompt was started, as reported at the end of a job without tokens.
     _begun_after_ms: float | None = None
     _starts: list[Start] = field(default_factory=list)
     _workers: list[str] = field(default_factory=list)
@@ -148,7 +148,7 @@ class LiveRecord:
             self._on_over(self)
 
     def answered(self, code: str | None, outcome: Outcome, message: str, limit: str, *, is_timed: bool = False) -> None:
-        """Record the end of its answer, with an error if `code` names one. `is_timed`: also set `time`."""
+        """Record the end of its response, with an error if `code` names one. `is_timed`: also set `time`."""
         if self.answer is None:
             self.answer = Answered(self._clock(), code, outcome, message, limit)
             if is_timed:

@@ -1,4 +1,4 @@
-"""One request's record as stored. It is bounded, and contains no text of a prompt or an answer.
+"""One request's record as stored. It is bounded, and contains no prompt or completion text.
 
 Durations are milliseconds; `at_ms` counts from the request's arrival. A new field needs a default, since gateways of
 two releases read each other's records."""
@@ -15,7 +15,7 @@ EventKind = Literal["queued", "position", "taken", "first_token", "preempted", "
 # `lost`: its gateway is silent, and the request has not been settled yet.
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 STATES: tuple[State, ...] = get_args(State)
-# A record keeps this many; above that, the first half and the latest.
+# A record keeps at most this many; then the first half and the most recent ones.
 MOST_EVENTS, MOST_PREEMPTIONS = 48, 24
 MOST_BYTES = 6_144
 LONGEST_TEXT = 300
@@ -30,7 +30,7 @@ class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
 
 
 class RecordedPreemption(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One choice that was preempted, by whom and at what cost."""
+    """One preemption of a choice: its cause and its cost."""
 
     at_ms: float
     choice: int = 0
@@ -63,21 +63,21 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     gateway: str = ""
     # Empty: not traced.
     trace_id: str = ""
-    # The answer's id, if it does not contain the record's id.
+    # The response's id, if it does not contain the record's id.
     answer_id: str = ""
     state: State = "queued"
     outcome: str | None = None
     code: str | None = None
     message: str = ""
     limit: str = ""
-    # None: it was refused before any promise.
+    # None: it was refused before admission decided.
     guaranteed: bool | None = None
     deadline_ms: float | None = None
     ttft_deadline_ms: float | None = None
     ttft_target_ms: float | None = None
     # Admission's prediction.
     expected_ttft_ms: float | None = None
-    # So far, if it runs.
+    # So far, while it runs.
     time: TimeParts = TimeParts()
     # The queue's part of `time`, once it is final.
     queue_ms: float | None = None
@@ -95,7 +95,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_us: int = 0
     kv_block_ms: int = 0
     preempted: int = 0
-    # Sum over all preemptions that are over.
+    # Sum over all completed preemptions.
     stalled_ms: float = 0.0
     paused: int = 0
     paused_ms: float = 0.0

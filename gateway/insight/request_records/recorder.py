@@ -53,7 +53,7 @@ class _Sample:
 
 @dataclass(eq=False)
 class RequestRecorder:
-    """The recorder of one gateway. `run` writes; the other calls only take notes."""
+    """The recorder of one gateway. `run` writes; the other calls only buffer."""
 
     _store: RecordStore
     # Returns a job's place in its queue, from 1, or None once a worker has it. Raises STORE_ERRORS.

@@ -16,7 +16,7 @@ Slowest = Literal["ttft", "total", "queue"]
 _FOREVER_MS = 9_999_999_999_999
 _FILTERS = ("tenant", "lane", "state", "outcome")
 AFTER = r"^[0-9]{13}-[0-9]{13}-[0-9a-f]{1,40}$"
-# A request's id, alone, within an answer's id, or within a job's id, as logs show it.
+# A request's id, alone, within a response's id, or within a job's id, as logs show it.
 _OWN_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_)?(?P<id>[0-9a-f]{24})(?:-[0-9]{3})?")
 # Sort key of a record, descending. By time: end and arrival, epoch ms. By duration: microseconds, and 0.
 Place = tuple[int, int, str]
@@ -76,7 +76,8 @@ class Records:
         self._one_at_a_time = asyncio.Lock()
 
     async def find(self, given: str, account: str | None = None) -> RequestRecord | None:
-        """Return a record by its id, alone or within an answer's or job's id, or another name; None: of any account."""
+        """Return a record by its id, alone or within a response's or job's id, or another name; None: of any
+        account."""
         if not given:
             return None
         own = _OWN_ID.fullmatch(given)
@@ -92,7 +93,7 @@ class Records:
         return None
 
     async def listed(self, wanted: RecordQuery) -> list[RequestRecord]:
-        async with self._one_at_a_time:  # lists are long work on an event loop that also serves streams
+        async with self._one_at_a_time:  # building a list takes long on an event loop that also serves streams
             await self._recorder.flush()
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
 

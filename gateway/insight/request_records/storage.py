@@ -44,7 +44,7 @@ class RecordStore:
     async def write(
         self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Store ended and running records, and remove running ones that are over, given by id and packed names."""
+        """Store ended and running records, and remove running ones that have ended, given by id and packed names."""
         parts = list(zip_longest(chunks(ended), chunks(running), chunks(gone), fillvalue=())) or [((), (), ())]
         for part in parts:
             await self._write(self._gateway_id, LIVE_MS, *part)
@@ -114,7 +114,7 @@ class RecordStore:
 
 
 def stored_name(name: str, account: str | None) -> str:
-    """Return the stored form of a request's or answer's id, for an account's tenant or (None) for operators."""
+    """Return the stored form of a request's or response's id, for an account's tenant or (None) for operators."""
     return f"R/{name}" if account is None else f"T/{account}/{name}"
 
 

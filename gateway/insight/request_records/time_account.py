@@ -1,11 +1,11 @@
-"""The account of a request's time: six parts that add up to the time from its arrival to the end of its answer. Pure.
+"""The account of a request's time: six parts that add up to the time from its arrival to the end of its response. Pure.
 
 Instants are on the serving gateway's clock, in milliseconds since the arrival. A worker's durations are placed on it by
 their start (the job was enqueued) or end (its event was received), and cut where they exceed the gateway's own times.
 
     network    before its jobs are enqueued, the first token's transfer from the worker, and after its last token
-    queue      no step has begun its prompt, also after a worker was lost
-    prefill    from the step that began its prompt to its first token
+    queue      no step has started its prompt, including after a worker was lost
+    prefill    from the step that started its prompt to its first token
     decode     from its first token to its last
     preempted  a choice is preempted, whatever the request's other choices do
     paused     a choice waits for the request's own limits"""
@@ -47,7 +47,7 @@ class Start(msgspec.Struct, frozen=True, gc=False):
     """The first token under one lease."""
 
     received_ms: float
-    # Time in the queue until the prompt was begun; None: not reported by the worker.
+    # Time in the queue until the prompt was started; None: not reported by the worker.
     waited_ms: float | None = None
     # Time from there to the token, at the worker; None: not reported.
     prefill_ms: float | None = None

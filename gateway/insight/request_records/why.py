@@ -1,4 +1,5 @@
-"""Explains a request's record in a few sentences: the parts of its time, who displaced it, how it ended. Pure."""
+"""Explains a request's record in a few sentences: where its time went, which request displaced it, how it ended.
+Pure."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -40,7 +40,7 @@ class SimulationTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulated(task: SimulationTask) -> SimulationView:
-    """Run the simulation. Raise ValueError, including TraceError and StuckError, with the reason."""
+    """Run the simulation. Raise ValueError, TraceError or StuckError with the reason."""
     sizes = task.calibration
     loads = [check_load(load) for load in task.loads]
     bad = BadRows("skip" if task.bad_rows == "skip" else "fail")

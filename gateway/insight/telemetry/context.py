@@ -12,5 +12,5 @@ def traceparent() -> str:
 
 
 def request_id() -> str:
-    """Return the id of this task's request; empty outside of a request."""
+    """Return the id of this task's request; empty outside a request."""
     return CARRIED.get()[1]

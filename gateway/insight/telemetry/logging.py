@@ -15,7 +15,7 @@ FORMAT = "%(asctime)s %(levelname)s {}[{}] %(message)s"
 
 def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -> None:
     """Configure logging: one line per record on stderr. Records must not contain content or keys."""
-    logging._srcfile = None  # skips the lookup of the caller, which costs as much as all the rest
+    logging._srcfile = None  # skips the caller lookup, which costs as much as everything else
     logging.logThreads = logging.logMultiprocessing = False
     logging.logProcesses = False  # avoids a system call: the format has the pid already
     lines = Lines()

@@ -237,7 +237,7 @@ def request_span() -> Span:
 
 
 def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
-    """Return a `traceparent` (W3C Trace Context) without a span of ours: the caller's, or one that is not sampled."""
+    """Return a `traceparent` (W3C Trace Context) without a new span: the caller's, or one that is not sampled."""
     parent, flags = (span_id(), 0) if caller is None else (caller.span_id, caller.trace_flags)
     return f"00-{trace_id:032x}-{parent:016x}-{flags:02x}"
 

@@ -1,4 +1,5 @@
-"""One set of metrics for all processes behind a port: the process that is scraped asks the others and merges theirs.
+"""One set of metrics for all processes behind a port: the process that is scraped queries the others and merges their
+metrics.
 
 Each sample gets the label `process`. Counters and histograms can be summed over it even if a process is missing."""
 

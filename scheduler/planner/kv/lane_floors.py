@@ -61,14 +61,14 @@ class BlockFloors:
         return seq.id in self._look()
 
     def is_own(self, seq: Sequence) -> bool:
-        """Return whether the floor has blocks for this newcomer, so that it neither waits nor crowds out others. Only
+        """Return whether the floor has blocks for this newcomer, so that it neither waits nor displaces others. Only
         valid if other holders had no blocks to give."""
         lane = seq.job.lane
         return lane in self._own and not self._index.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
 
     def kept_from(self, seq: Sequence, needed: int) -> int:
         if self._pool.free_blocks - needed - len(self._index.begun) >= self._most:
-            return self._most  # enough are free in any case
+            return self._most  # enough are free anyway
         own = seq.job.lane if seq.id in self._look() else None
         return sum([lack for name, lack in self._lacking.items() if name is not own and self._binds(seq, name)])
 
