@@ -346,7 +346,7 @@ def request_timeout(timeout_s: float) -> ApiError:
 
 def body_budget_full(most_bytes: int, held_bytes: int, more: int) -> ApiError:
     """Return the error for a body for which the tenant's share of the body budget has no room."""
-    message = f"The bodies of this tenant that are being read may hold at most {most_bytes} bytes in all."
+    message = f"The bodies of this tenant that are being read may have at most {most_bytes} bytes in total."
     block = LimitBlock("body_bytes", "tenant", most_bytes, held_bytes, 0, more, None)
     return ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 REFRESH_EVERY_S = 0.5
-# Queues read in one burst, so that the store's other callers are served in between.
+# Queues read in one burst, so that other callers of the store are served in between.
 ASKED_AT_ONCE = 50
 STALE_AFTER_S = 5.0
 Depths = Mapping[LaneName, LaneDepth]

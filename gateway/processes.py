@@ -1,7 +1,7 @@
-"""Supervision of child processes, among them several gateway processes behind one port.
+"""Supervision of child processes, including several gateway processes behind one port.
 
-All processes accept from one listening socket, which the supervisor opens. Unlike with SO_REUSEPORT, a process that
-dies or is busy takes no waiting connections with it, and a second start on the port fails."""
+All processes accept from one listening socket, which the supervisor opens. Unlike with SO_REUSEPORT, no waiting
+connections are lost with a process that dies or is busy, and a second instance cannot start on the same port."""
 
 import asyncio
 import contextlib
@@ -107,7 +107,8 @@ class Child:
 
 
 async def supervise(rows: Sequence[Sequence[Child]], stop: asyncio.Event) -> None:
-    """Keep children alive until SIGINT, SIGTERM, `stop` or a refusal; then stop row after row, each row at once.
+    """Keep children alive until SIGINT, SIGTERM, `stop` or a refusal; then stop the rows in order, each row
+    concurrently.
 
     Raises ChildRefused."""
     loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from fairlane.gateway.http import sse
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
-# Log-probability of an impossible token, as at OpenAI: JSON has no infinity.
+# Log-probability of an impossible token, as in OpenAI's API: JSON has no infinity.
 LOGPROB_MIN = -9999.0
 _encode = msgspec.json.Encoder().encode
 # Placeholder for the text of a frame; the rest of the frame cannot contain it.

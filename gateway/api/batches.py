@@ -73,7 +73,7 @@ class BatchEndpoints:
         await self._take_on(caller, batch)
         self.runner.wake()
         made = KnownBatch(batch, None) if key is None else await _own(self.records, caller, batch.id)
-        _check_same(made, asked)  # a concurrent request with the same key may have created it
+        _check_same(made, asked)  # a concurrent request with the same idempotency key may have created it
         await send_json(context.send, made.shown(), [])
 
     async def list(self, context: RequestContext) -> None:

@@ -1,4 +1,4 @@
-"""`/v1/files`: input and output of batches, streamed to disk and from disk."""
+"""`/v1/files`: input and output of batches, streamed to and from the storage."""
 
 import asyncio
 import time

@@ -43,7 +43,7 @@ class Generate(Generic[Generation]):
         self._parts = parts
 
     async def __call__(self, context: RequestContext) -> None:
-        """Serve one request: prepare → admit → submit → stream → settle. Raises ApiError until the response starts."""
+        """Serve one request: prepare → admit → submit → stream → settle. Raises ApiError before the response starts."""
         plan = None
         try:
             plan = await self._prepare(context)

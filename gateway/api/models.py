@@ -21,7 +21,7 @@ ANTHROPIC_VERSION_HEADER = b"anthropic-version"
 
 @dataclass(eq=False)
 class Models:
-    """`GET /v1/models`, all known models that the key may use, with or without a worker; and one of them by name."""
+    """`GET /v1/models`: all known models that the key may use, with or without a worker; and one model by name."""
 
     fleet_cache: FleetCache
 

@@ -121,7 +121,7 @@ class TextEndpoints:
             raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")
         vocab_size = model.text.card.vocab_size
         if asked.tokens and max(asked.tokens) >= vocab_size:
-            raise invalid("tokens", f"`tokens` holds a token id that is not below {vocab_size}.")
+            raise invalid("tokens", f"`tokens` contains a token id that is not below {vocab_size}.")
         return {"prompt": model.text.spelled_out(asked.tokens)}
 
     def _read(self, body: bytes) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class BatchRecords:
         limits = [-1 if limit is None else limit for limit in (tenant_limit, key_limit)]
         now_ms = round(time.time() * 1e3)
         doc = msgspec.json.encode(batch)
-        await self._enlist(root, now_ms)  # before and after: the batch of an unlisted root would never run
+        await self._enlist(root, now_ms)  # listed before and after, because a batch of an unlisted root would never run
         ids, input_file = (batch.id, batch.account, batch.key_id), (batch.input_file_id, batch.once_until_ms)
         how, *used = await self._run(
             "batch_create", root, *ids, doc, now_ms, max(1, tokens), *limits, self.most_open, *input_file
@@ -169,7 +169,8 @@ class BatchRecords:
         return bool(held), bool(cancelling and cancelling[0])
 
     async def save(self, taken: TakenBatch, batch: Batch, progress: Progress, tokens: int) -> bool:
-        """Save the progress. Return False if the owner no longer holds the batch. `tokens`: of unfinished lines."""
+        """Save the progress. Return False if the owner no longer holds the batch. `tokens`: those of unfinished
+        lines."""
         doc, packed = msgspec.json.encode(batch), msgspec.msgpack.encode(progress)
         return bool(await self._run_as_owner("batch_save", taken, doc, packed, tokens))
 
@@ -192,7 +193,7 @@ class BatchRecords:
 
     async def _unlist(self, root: str) -> None:
         await call(self._client, "ZREM", keys.OPEN_ROOTS, root)
-        if await call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one was added in between
+        if await call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # a batch was added in between
             await self._enlist(root, round(time.time() * 1e3))
 
     async def _run_as_owner(self, name: str, taken: TakenBatch, *args: bytes | str | float) -> Any:  # noqa: ANN401

@@ -2,7 +2,8 @@
 
     open ──keep──> kept ──drop──> gone      a file that is not kept within PENDING_S, or that expires, is swept
 
-`expiring` lists a file from before its contents exist until after they are deleted, so a crash leaves nothing behind.
+`expiring` lists a file from before its contents exist until after they are deleted, so a crash leaves no contents
+behind.
 """
 
 import re
@@ -123,7 +124,7 @@ class FileRecords:
         if await call(self._client, "ZCARD", expiring):
             return
         await call(self._client, "ZREM", keys.FILE_ROOTS, root)
-        if await call(self._client, "ZCARD", expiring):  # one was added in between
+        if await call(self._client, "ZCARD", expiring):  # a file was added in between
             await call(self._client, "ZADD", keys.FILE_ROOTS, round(time.time() * 1e3), root)
 
     async def expired(self, root: str, limit: int, *, but_first: int = 0) -> list[str]:

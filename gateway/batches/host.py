@@ -71,7 +71,7 @@ class BatchHost:
         return self.fleet_cache.longest_context or 0
 
     async def identity(self, batch: Batch) -> Identity | None:
-        """Return the tenant and key of a batch; None: the key is gone. Raise ApiError `tenant_deleted`."""
+        """Return the tenant and key of a batch; None: the key no longer exists. Raise ApiError `tenant_deleted`."""
         who, now_s = (batch.account, batch.key_id), time.monotonic()
         seen_s, known = self._identities.get(who, (0.0, None))
         if known is not None and now_s - seen_s <= TRUSTED_S:

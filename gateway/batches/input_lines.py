@@ -11,7 +11,7 @@ from fairlane.gateway.batches.lines import TOO_LONG, BatchLine, LineIndex, read_
 from fairlane.gateway.batches.storage import read_all
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 
-# Bytes and lines of the input that are read at a time.
+# Maximum bytes and lines of one read of the input.
 READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
 TURN_LINES = 64
 

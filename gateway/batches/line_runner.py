@@ -1,6 +1,6 @@
-"""The running lines of one batch: one task for each, a bounded number at a time.
+"""The running lines of one batch: one task per line, up to a maximum number at a time.
 
-A line that is refused for a temporary reason is retried later; until then no new line starts."""
+A line that is refused for a temporary reason is retried later, and no new line starts before that."""
 
 import asyncio
 import heapq

@@ -139,7 +139,7 @@ class BatchLine:
 
 
 def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
-    """Parse and validate a line. `raw`: its bytes, empty if it is too long; `endpoint`: the batch's."""
+    """Parse and validate a line. `raw`: its bytes, or empty if it is too long; `endpoint`: the batch's endpoint."""
     if entry.flags & TOO_LONG:
         too_long = ApiError(f"The line is longer than {MAX_LINE_BYTES} bytes.", "request_too_large")
         return BatchLine(None, refusal=too_long)

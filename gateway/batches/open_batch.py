@@ -150,7 +150,7 @@ class OpenBatch:
         try:
             async with aclosing(self._input.read()) as lines:
                 return await self._drive(runner, lines)
-        except NotStored:  # the input file is gone: the other lines cannot run
+        except NotStored:  # the input file no longer exists: the other lines cannot run
             await self._keep(await runner.end())
             return "expired"
         finally:

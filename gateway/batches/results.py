@@ -132,7 +132,7 @@ class Segments:
 
 
 class OutputFiles:
-    """The two files of an ending batch: drafts first, then stored under ids that depend on the batch alone."""
+    """The two files of an ending batch: first drafts, then stored under ids that depend only on the batch."""
 
     def __init__(self, batch: Batch, storage: Storage, drafts: Drafts) -> None:
         self._batch = batch

@@ -1,5 +1,5 @@
-"""Leader election for the upkeep of the stores: one leader for the queues, one for the budgets, shared if both are in
-one store."""
+"""Leader election for the upkeep of the stores: one for the queues and one for the budgets, or one leader for both if
+they are in the same store."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from fairlane.store.errors import STORE_ERRORS
 
 LONGEST_LEASE_S = 3.0
 # The election's lease is at most this part of the shortest lease that the upkeep watches: an upkeep that runs less than
-# twice per lease cannot tell which holders had a chance to renew.
+# twice per lease cannot distinguish dead holders from those without a chance to renew.
 PER_LEASE = 4
 
 

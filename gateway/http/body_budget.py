@@ -171,7 +171,7 @@ BYTES_PER_TOKEN = 16
 class BodyRoom:
     """Body limits of one gateway's routes, derived from the models it knows."""
 
-    # Limit of any body; applies alone while no model is known.
+    # Limit of any body; the only limit while no model is known.
     cap_bytes: int
     # In tokens; None while no model is known.
     longest_context: Callable[[], int | None]

@@ -1,5 +1,5 @@
 """The lifetime of one connection, apart from its requests. After a refusal the client may continue to send for
-`linger_s` and `discard_bytes`: closing at once would reset the connection and destroy the response in transit."""
+`linger_s` and `discard_bytes`: closing immediately would reset the connection and lose the response in transit."""
 
 import asyncio
 from typing import Any, cast
@@ -19,7 +19,7 @@ from fairlane.gateway.http.response import Answer
 from fairlane.gateway.http.turns import Turns
 from fairlane.scheduler.protocol.settings import Networks
 
-# Memory counted as freed when a connection ends. A connection holds ten times that, most of which the next one reuses.
+# Memory counted as freed when a connection ends. A connection uses ten times that, most of which the next one reuses.
 FREED_BYTES = 1_024
 # Pause between two reads, of up to 256 KiB each, of what a client sends after a refusal.
 DISCARD_REST_S = 0.02
@@ -86,7 +86,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the answered request: heads may be large, and idle connections many."""
+        """Drop the completed request: heads may be large, and there may be many idle connections."""
         self._cycles = []
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment] # as before the first request
         self.url = b""

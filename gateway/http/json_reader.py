@@ -19,7 +19,7 @@ from fairlane.gateway.http.lifted import Lifted
 MAX_FIELD_NAME = 64
 # JSON within a string.
 MAX_TEXT_BYTES = 2**20
-# A field that is read alone.
+# A field that is decoded separately.
 MAX_SCALAR_BYTES = 8 * 1024
 # Commas, lists and objects in JSON within a string, counted only above LARGE_BODY_BYTES.
 _MAX_TEXT_PARTS = 10_000

@@ -1,6 +1,6 @@
 """Extracts long lists of numbers and long strings from a large JSON document before the rest is parsed: a parser blocks
-all other threads until it is done. Extraction works in steps of about a millisecond. Each value is replaced by an
-unguessable number, by which it is found again:
+all other threads until it is done. Extraction works in steps of about a millisecond. Each value is replaced by
+an unguessable number, which identifies it later:
 
     {"prompt": [[1, 2, …], [3, …]]}  ──>  {"prompt": [340…001, 340…002]}, {"340…001": (1, 2, …), …}"""
 
@@ -176,15 +176,15 @@ class Lifted:
 
     def _check_ids(self) -> None:
         if self._most_ids is not None and self._ids > self._most_ids:
-            raise ApiError(f"The body holds more than {self._most_ids} token ids.", "request_too_large")
+            raise ApiError(f"The body has more than {self._most_ids} token ids.", "request_too_large")
 
     def _count_parts(self, start: int, end: int) -> None:
         count, self._parts = self._body.count, self._parts + 1
         for at in range(start, max(end, start + 1), PIECE_BYTES):
             until = min(end, at + PIECE_BYTES)
             self._parts += count(b"[", at, until) + count(b"{", at, until)
-            if self._parts > MAX_PARTS + 1:  # there is one more stretch outside strings than there are strings
-                raise ApiError(f"The body holds more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
+            if self._parts > MAX_PARTS + 1:  # there is one more part outside strings than there are strings
+                raise ApiError(f"The body has more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
 
     def _count_loose(self, start: int, end: int) -> None:
         count = self._body.count
@@ -192,7 +192,7 @@ class Lifted:
             self._loose += count(b",", at, min(end, at + PIECE_BYTES))
         self._loose_bytes += end - start
         if self._loose > _MAX_LOOSE or self._loose_bytes > _MAX_LOOSE_BYTES:
-            message = f"The body holds more than {_MAX_LOOSE} values, or {_MAX_LOOSE_BYTES} bytes outside its strings."
+            message = f"The body has more than {_MAX_LOOSE} values, or {_MAX_LOOSE_BYTES} bytes outside its strings."
             raise ApiError(message, "request_too_large")
 
 

@@ -14,7 +14,7 @@ class HttpLimits:
     first_byte_timeout_s: float = 5.0
     # From the first byte of a request to the end of its headers: 408 after it.
     header_timeout_s: float = 10.0
-    # How long a client may continue to send a body that was answered already.
+    # How long a client may continue to send a body after the response.
     linger_s: float = 5.0
     linger_bytes: int = 2**20
     # Bytes of such a body that are parsed, so that the connection can serve the next request. Further bytes are
@@ -23,6 +23,6 @@ class HttpLimits:
     discard_bytes: int = 64 * 2**20
     # A client that reads nothing of its response for this long is disconnected.
     write_timeout_s: float = 60.0
-    # Pipelined requests waiting behind the one in progress. One read may bring thousands: this many are answered, then
-    # the connection is closed.
+    # Pipelined requests waiting behind the one in progress. One read may contain thousands: this many are served,
+    # then the connection is closed.
     max_pipelined: int = 16

@@ -23,7 +23,7 @@ class Phase(StrEnum):
     IDLE = auto()
     # Too many pipelined requests: those waiting are answered, further input is dropped.
     LAST = auto()
-    # After a refusal, or too much of a late body: input is dropped, until the client has read the response.
+    # After a refusal, or when a late body is too long: input is dropped until the client has read the response.
     DISCARDED = auto()
     CLOSED = auto()
 
@@ -42,7 +42,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
     DISCARDED: frozenset({CLOSED}),
     CLOSED: frozenset(),
 }
-# No head is complete whose body is awaited.
+# While a body is awaited, no further head is complete.
 AWAITS_HEAD = frozenset({SILENT, IDLE, HEAD})
 UNPARSED = frozenset({LAST, DISCARDED, CLOSED})
 # Bytes on the wire per byte of a body that is sent in chunks of one byte.

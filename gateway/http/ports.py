@@ -66,9 +66,9 @@ async def _listen(host: str, port: int, prefix: str = "") -> list[socket.socket]
 
 log = logging.getLogger(__name__)
 
-# Longer than an idle process needs to wake, shorter than a gateway needs to respond.
+# Longer than an idle process takes to wake up, shorter than a gateway takes to respond.
 REST_S = 0.001
-# For a process that listens alone: a flood takes half of its time, at about 4,000 connections a second.
+# For a single process: a flood of about 4,000 connections a second takes half of its time.
 MOST_AT_ONCE, REST_AFTER_THEM_S = 16, 0.002
 # Connections per wake-up, rejected ones included.
 MOST_LOOKED_AT = 256

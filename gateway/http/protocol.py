@@ -226,7 +226,7 @@ class LimitedHttpProtocol(BoundedConnection):
         self._read(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request: the parser stopped at our refusal, or at bytes that are not HTTP."""
+        """Refuse the request, because the parser stopped at our refusal or at bytes that are not HTTP."""
         if self._input.phase is LAST:
             return
         error = self._refusal or invalid(None, "This is not a valid HTTP/1.1 request.")
@@ -286,7 +286,7 @@ _UPGRADES = frozenset({b"upgrade", b"http2-settings"})
 
 
 def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Return the head of a request that asks for an upgrade without that. Header names are in lower case.
+    """Return the head of an upgrade request without the upgrade. Header names are in lower case.
 
     The request is served in HTTP/1.1, as RFC 9110 allows: Java's client sends `Upgrade: h2c` with every call. The
     parser stops at it and would read its body as the next request, so a new parser reads this head."""

@@ -25,7 +25,7 @@ def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | Non
 
 
 class Channel(Protocol):
-    """A faster path to a request's body and response than ASGI messages; `Answer` implements it."""
+    """Faster access to a request's body and response than ASGI messages; `Answer` implements it."""
 
     def take_body(self) -> bytes | None:
         """Return the body once, if all of it has arrived; None if it has to be awaited with `receive`."""

@@ -16,8 +16,8 @@ HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 # The last frame of a complete stream, and only of a complete one.
 DONE = b"data: [DONE]\n\n"
 
-# Keeps the connection alive. It is not a line that a client could interpret: even a comment makes some clients lose
-# what follows.
+# Keeps the connection alive. It contains nothing that a client could interpret: even a comment makes some clients lose
+# the following data.
 PULSE = b"\n"
 
 _encode = msgspec.json.Encoder().encode

@@ -15,7 +15,7 @@ from fairlane.quotas.tenants import TENANT_ID
 
 # Asymmetric algorithms only: with a symmetric one, anyone who can verify a token can also sign one.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-# A claim's name, in any characters; or a path of names from the outer object to the inner one.
+# A claim's name, which may contain any characters; or a path of names from the outermost object inwards.
 ClaimPath = str | tuple[str, ...]
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
@@ -31,9 +31,9 @@ class SignerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     jwks_url: str
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)]
     leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    # Interval between two reads of the keys.
+    # Interval between fetches of the keys.
     refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
-    # How long keys are accepted that could not be read again.
+    # How long keys are accepted after their last successful fetch.
     stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
 
 

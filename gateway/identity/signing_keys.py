@@ -26,7 +26,7 @@ FETCH_TIMEOUT_S = 5.0
 MOST_BYTES = 256 * 1024
 MOST_KEYS = 64
 UNKNOWN_EVERY_S = 60.0
-# Keys that were read this recently are not read again to find an unknown key.
+# Keys fetched this recently are not fetched again to find an unknown key.
 RECENT_S = 1.0
 FIRST_RETRY_S = 5.0
 # Key sizes in bits: smaller keys can be forged, larger ones are slow to verify with.

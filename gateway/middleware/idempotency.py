@@ -1,7 +1,7 @@
 """`Idempotency-Key`: a request that is sent twice runs once. Wraps a generation endpoint inside the tenant middleware.
 
-A key belongs to one API key for 24 hours. Requests are the same if their path, their body and the headers that set
-their terms are."""
+An idempotency key belongs to one API key for 24 hours. Requests are the same if they have the same path, body and
+scheduling headers."""
 
 import asyncio
 import hashlib

@@ -50,7 +50,7 @@ class RecordedChannel:
 
 
 class Recording:
-    """The ASGI messages of one response. Writing never waits: a listener that is too slow loses it."""
+    """The ASGI messages of one response. Writing never blocks: a listener that falls too far behind is dropped."""
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` of the body are kept; above it the oldest are dropped."""

@@ -14,7 +14,7 @@ _MAX_FORMAT_CHARS = 64
 
 
 class TemplateRefusal(Exception):
-    """A template is unusable, or rejects the messages. `reason` holds no content of messages."""
+    """A template is unusable, or rejects the messages. `reason` contains no message content."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

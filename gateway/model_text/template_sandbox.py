@@ -106,7 +106,7 @@ class _Namespace(Namespace):
 
     def __setitem__(self, name: str, value: Value) -> None:
         if name.startswith("_"):
-            raise SecurityError("a namespace holds no name that begins with an underscore")
+            raise SecurityError("names in a namespace must not begin with an underscore")
         super().__setitem__(name, value)
 
 

@@ -28,7 +28,7 @@ _VERB = re.compile(r"%[sd%]")
 
 
 class Tainted(str):
-    """Text with characters of the caller's; created by `given` and the operations below."""
+    """Text with characters of the caller; created by `given` and the operations below."""
 
     __slots__ = ("_taint",)
     # OWN or GIVEN for each character. The underscore hides it from templates.
@@ -81,7 +81,7 @@ def runs(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def is_clean(*values: object) -> bool:
-    """Return whether no value can hold text of the caller's; containers do not count as clean."""
+    """Return whether no value can contain the caller's text; containers do not count as clean."""
     return _CLEAN.issuperset(map(type, values))
 
 

@@ -25,7 +25,7 @@ _USUAL_EFFORTS = ("none", "medium")
 
 
 class StopMatcher:
-    """Passes text on up to the first complete stop string, and holds back what could begin one.
+    """Emits text up to the first complete stop string, and holds back text that could begin one.
 
     If one character completes several, the longest wins, since it started first."""
 
@@ -92,7 +92,7 @@ class TextModel:
         written = "".join(filter(None, (card.chat_template, card.bos_token, card.eos_token)))
         self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
         self._raw_prompts = raw_prompts
-        # For operators; holds no content of requests.
+        # For operators; contains no request content.
         self.template_problem: str | None = None
         self._template = self._read_template()
         special = {entry.content for entry in added.values() if entry.special}
@@ -147,7 +147,7 @@ class TextModel:
         if len(prompt) > self.card.context_length:
             raise PromptTooLong(len(prompt))
         if max(prompt) >= self.card.vocab_size:
-            raise invalid(param, f"`{param}` holds a token id that is not below {self.card.vocab_size}.")
+            raise invalid(param, f"`{param}` contains a token id that is not below {self.card.vocab_size}.")
         return prompt
 
     def input(self, prompt: Prompt) -> tuple[int, ...]:
@@ -231,7 +231,7 @@ class TextPiece(Redacted, frozen=True):
 
 
 class TokenStream:
-    """The text of ONE choice as its tokens arrive; independent of how they are split into pushes.
+    """The text of ONE choice as its tokens arrive. The result does not depend on how they are split into pushes.
 
     It never emits an incomplete character, a stop string, or text that could begin one."""
 

@@ -1,6 +1,6 @@
-"""Admission: whether a request fits the model, the KV pool and its deadline, from the workers' last reports.
+"""Admission: whether a request fits the model and the KV pool and can meet its deadline, by the workers' last reports.
 
-No function does I/O. Rejections by the queue are also translated to API errors here."""
+No function does I/O. Also translates rejections by the queue to API errors."""
 
 import asyncio
 import time
@@ -134,8 +134,8 @@ def refused(refusal: Refusal, asked: Request) -> ApiError:
 def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
     """Return the limit on the tenant's queued requests: its own, or the key's if that is lower.
 
-    The queue counts all requests of the tenant. So a key's limit rejects its requests while that many of the whole
-    tenant are waiting."""
+    The queue counts all requests of the tenant. So a key's limit rejects its requests while that many requests of the
+    whole tenant are waiting."""
     lowest: LimitStatus | None = None
     for status in queued_limits(statuses):
         if not status.shadow and (lowest is None or status.limit < lowest.limit):
@@ -199,7 +199,7 @@ class AllOpenRequests:
         self._rest()
 
     def entered(self, job: LiveJob) -> None:
-        """Count a job as enqueued, until it has `left`. Called before `put`."""
+        """Count a job as enqueued until `left` is called. Called before `put`."""
         self._held.discard(job.id)
         self._flying.add(job.id)
 

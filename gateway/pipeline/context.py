@@ -123,5 +123,5 @@ class Bounds:
     stream_schedule: KeepAliveSchedule
 
 
-# Serves one request inside the tenant middleware. Raises ApiError until the response has started.
+# Serves one request inside the tenant middleware. Raises ApiError before the response has started.
 Endpoint = Callable[[RequestContext], Awaitable[None]]

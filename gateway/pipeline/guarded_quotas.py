@@ -274,7 +274,7 @@ class GuardedQuotas:
         return await self._store.book(ask)
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        """Extend leases. Jobs admitted here never expire, but the store may hold some of them too."""
+        """Extend leases. Jobs admitted here never expire, but the store may have some of them too."""
         return await self._store.renew(root, reservation_ids) - self._local.keys()
 
     async def expired(self, limit: int) -> list[Lapsed]:

@@ -1,4 +1,4 @@
-"""The message that a worker receives for one prompt of a request: every field of a `Job`, and where it comes from."""
+"""The message that a worker receives for one prompt of a request: every field of a `Job`, and its source."""
 
 import hashlib
 from array import array

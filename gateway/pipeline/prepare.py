@@ -140,7 +140,7 @@ class Preparer:
     trace: TraceRecorder
 
     async def prepare(self, kind: Kind[Generation], body: bytes, context: RequestContext) -> Plan:
-        """Prepare and admit one request. Enter the plan, so that jobs that are not enqueued are withdrawn."""
+        """Prepare and admit one request. Enter the plan as a context, which withdraws jobs that are not enqueued."""
         caller = context.caller
         request, model, prompts = await self.understand(kind, body, caller)
         inputs: list[list[int]] = []
@@ -244,7 +244,7 @@ class Preparer:
             raise too_long(least, request, model, prompt_param=kind.prompt_param) from None
         _check_fields(request, model.text.card)
         if not all(prompts):
-            raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
+            raise invalid(kind.prompt_param, f"`{kind.prompt_param}` contains no tokens.")
         if usual := model.text.card.usual_draw:
             request = msgspec.structs.replace(request, draw={**usual, **request.draw})
         return request, model, prompts
@@ -270,7 +270,7 @@ def _check_fields(request: GenerationRequest, card: ModelCard) -> None:
     named = [token for token, _ in biased] if biased else ()
     for field, tokens in (("logit_bias", named), ("stop_token_ids", request.stop_token_ids)):
         if tokens and max(tokens) >= card.vocab_size:
-            raise invalid(field, f"`{field}` holds a token id that is not below {card.vocab_size}.")
+            raise invalid(field, f"`{field}` contains a token id that is not below {card.vocab_size}.")
     for field in card.refused_fields:
         if request.asks_for(field):
             raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")

@@ -1,4 +1,4 @@
-"""Depths of the queues and reports of open requests, shared at a cost that does not grow as gateways times models.
+"""Depths of the queues and reports of open requests, shared at a cost that does not grow with gateways times models.
 
 The elected gateway publishes every queue's depths in one place. For one round, requests to a queue that was idle at
 this gateway may use reports that are up to (idle queues / IDLE_PER_ROUND) rounds old."""

@@ -53,7 +53,7 @@ class Submitter:
     async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
         """Reserve and enqueue all jobs of a plan. The caller must end the returned request with `end`.
 
-        Raises ApiError if a job is rejected; then all of them have ended."""
+        If a job is rejected, all of them are ended before ApiError is raised."""
         try:
             prices = await self.prices.of(plan.model.name, plan.asked[0].lane)
         except STORE_ERRORS as error:

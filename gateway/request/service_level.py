@@ -148,7 +148,7 @@ def _patience_ms(given: Mapping[str, str]) -> float:
 
 def _number(text: str) -> float | None:
     try:
-        value = math.nan if "_" in text else float(text)  # Python alone accepts 1_000
+        value = math.nan if "_" in text else float(text)  # only Python accepts 1_000
     except ValueError:
         return None
     return value if math.isfinite(value) else None

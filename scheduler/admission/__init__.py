@@ -1,4 +1,4 @@
-"""Deadline admission. Start with `decide.py`: guaranteed, best effort or refused, and why.
+"""Deadline admission. Start with `decide.py`: guaranteed, best effort or refused, with the reason.
 
     decide.py          the decision on one request
     open_requests.py   the gateway's admitted requests that have not ended, and its reports to other gateways

@@ -1,4 +1,4 @@
-"""Open requests of this gateway: admitted, not ended. Admission's view of committed work.
+"""Open requests of this gateway: admitted and not yet ended. Admission's view of committed work.
 
 A gateway tracks its own requests token by token, and knows other gateways' requests only as reported sums. Deadlines
 are reported relative to the report, since gateways share no clock."""

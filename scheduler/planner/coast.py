@@ -1,7 +1,7 @@
 """Coasting: steps of a simulation that need no plan, because all decodes continue in the same order.
 
-A step is then a few sums for the whole batch. All conditions are checked before each step, conservatively. Each
-token repeats the sequence's last one, as those of simulated outputs do."""
+Such a step needs only a few sums for the whole batch. All conditions are checked before each step, conservatively. Each
+token repeats the sequence's last one, as in simulated outputs."""
 
 import math
 from collections import defaultdict

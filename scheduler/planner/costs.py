@@ -157,7 +157,7 @@ class CostModel:
             typical=(1.0, 16.0, 128.0, 8_192.0, 65_536.0), prior=(10.0, 4.0, 40.0, 5.0, 5.0), forgetting=forgetting
         )
         self._copy = _copy_fit(0.2)
-        # Step time of one decode alone at the typical context, without the time between steps; 0.0: not observed.
+        # Step time of a single decode at the typical context, without the time between steps; 0.0: not observed.
         self._single_ms = 0.0
         self._error = 0.0
         # From a step's end to the next one's start while work continues: planning, sampling, publishing.
@@ -238,8 +238,8 @@ class CostModel:
         return self._copy.predict((1.0, blocks)) if blocks else 0.0
 
     def swap_ms(self, blocks: int, away: int = 0, unsaved: int | None = None) -> float:
-        """Return the expected time to swap these blocks out and back in, next to `away` blocks that are already out.
-        Only `unsaved` blocks (default: all) are copied out."""
+        """Return the expected time to swap these blocks out and back in, in addition to `away` blocks that are already
+        out. Only `unsaved` blocks (default: all) are copied out."""
         out = blocks if unsaved is None else unsaved
         return self.copy_ms(out) + self.copy_ms(away + blocks) - self.copy_ms(away)
 

@@ -73,8 +73,8 @@ def _keys(job: Job) -> tuple[Key, ...]:
 
 
 class MeanLengths:
-    """Mean output length by lane and tenant: produced tokens per ended output, so that running outputs count too. The
-    mean of ended outputs alone would be too short while most are young."""
+    """Mean output length by lane and tenant: produced tokens per ended output, so that running outputs count too. A
+    mean over ended outputs only would be too short while most outputs are still running."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}

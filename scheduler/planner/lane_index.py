@@ -20,8 +20,8 @@ WAITING_PER_TENANT = 32
 # Tenants of one lane whose waiting work a step looks at; also the number of guaranteed and of promoted sequences.
 TENANTS_PER_STEP = 32
 
-# A tenant is a newcomer if another holds more than this many times as much. With 2, tenants that arrived unevenly took
-# rows from each other so often that `eta_ms` was wrong.
+# A tenant is a newcomer if another holds more than this many times as much. With a value of 2, tenants with uneven
+# arrivals took rows from each other so often that `eta_ms` was wrong.
 LITTLE = 4
 # Prompt tokens of newcomers that go ahead of guaranteed work, per token computed for the guaranteed work. Guarantees
 # hold if everything takes longer by more than that (`promises.MARGIN`).

@@ -114,8 +114,8 @@ class Placement:
         self._placed: Sequence | None = None
         # A sequence has taken rows or blocks from others of its lane in this step.
         self._has_yielded = False
-        # Per kind of waiting work: the number of placed sequences and the reason of a refusal that does not depend on
-        # free blocks. Until another sequence is placed, all of the kind are refused for it.
+        # Per kind of waiting work: the number of placed sequences, and a reason for refusal that does not depend on
+        # free blocks. Until another sequence is placed, all work of that kind is refused for this reason.
         self._refused: dict[Hashable, tuple[int, WaitReason]] = {}
         # Per kind, the fewest blocks that could not be gathered. Available blocks only decrease during a walk.
         self._lacked: dict[Hashable, int] = {}

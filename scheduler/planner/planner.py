@@ -123,7 +123,7 @@ class Planner:
         return None if group is None else self._close(group, Outcome.CANCELLED)
 
     def grant(self, job_id: str, granted_until: int) -> None:
-        """Raise the total number of output tokens that each choice may produce; a grant never shrinks."""
+        """Raise the number of output tokens that each choice may produce in total; a grant never shrinks."""
         group = self._groups.get(job_id)
         for seq in group.live if group else ():
             seq.grant(granted_until)
@@ -139,8 +139,8 @@ class Planner:
         return self._pool.forget(scopes_of(tenant, tenant_since, share_group))
 
     def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
-        """Preempt the last `blocks` of a sequence (default: all) in the next plan, if it holds any and a swap has host
-        room."""
+        """Preempt the last `blocks` of a sequence (default: all) in the next plan, if it holds any and the host has
+        room for a swap."""
         self._forced[seq_id] = mode, blocks
 
     # The step.

@@ -1,4 +1,4 @@
-"""Preemption: which sequences yield KV blocks to which, how many, and by which mode.
+"""Preemption: which sequences yield KV blocks to which others, how many, and in which mode.
 
 A victim ranks below its beneficiary and yields its last blocks, no more than needed, by the cheaper of swap and
 recompute. docs/internals/scheduling.md has the rules."""
@@ -73,8 +73,8 @@ class VictimSearch:
         return self._fewest(short, [one.seq for one in (*lower, *outside, *equals)])
 
     def give_back(self, short: int, holders: Iterable[Ranked]) -> list[Victim]:
-        """Return the victims that free `short` device blocks for a lane's share floor, the least urgent first; none if
-        they hold too few together."""
+        """Return the victims that free `short` device blocks for a lane's share floor, least urgent first; none
+        if together they hold too few."""
         return self._fewest(short, [one.seq for one in sorted(holders, reverse=True)]) or []
 
     def _yields_to_equal(self, holder: Ranked, beneficiary: Ranked) -> bool:
@@ -97,8 +97,8 @@ class VictimSearch:
         return victims[0].resume_ms / blocks if victims else float("inf")
 
     def _gather(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """Take blocks that the candidates hold alone, if they are enough. Shared prefixes are long, and free only after
-        all their holders have given them. A sequence that shares any block shares its first."""
+        """Take only blocks that the candidates do not share, if those suffice. Shared prefixes are long, and free only
+        after all their holders have given them. A sequence that shares any block shares its first."""
         alone, references = self._take(short, candidates, shared=False), self._pool.references
         if alone is not None or all(references(seq.table[0]) == 1 for seq in candidates):
             return alone

@@ -49,7 +49,7 @@ PHASES = {  # started work only
     State.DROPPED: Phase.RESUME,
     State.WAITING: Phase.RESUME,
 }
-# Lane rank, outside the window, class: takes precedence over whatever has started.
+# Lane rank, outside the window, class: takes precedence over started work.
 Group = tuple[int, bool, int]
 
 
@@ -66,7 +66,7 @@ class Rank(NamedTuple):
     # it takes blocks and rows as best effort does.
     service_class: int
     phase: Phase
-    # Waiting work: nearness of its deadline, weighted by its length. Prompts in progress: remaining tokens, so that one
+    # Waiting work: the time to its deadline, weighted by its length. Prompts in progress: remaining tokens, so that one
     # finishes before the next. Otherwise 0.
     urgency: float
     # Its tenant's weighted tokens; less a turn for a decode with a row.

@@ -76,7 +76,7 @@ class Sequence:
     table_view: tuple[int, ...] = ()
     # Leading blocks of the table that the prefix cache knows.
     shared: int = 0
-    # Number of those that other sequences held when they were found.
+    # Number of these that other sequences held at the time of the lookup.
     borrowed: int = 0
     # Blocks held by others at the last lookup in the prefix cache; None: no lookup since its last preemption.
     shared_when_asked: int | None = None
@@ -92,7 +92,7 @@ class Sequence:
     preemptions: int = 0
     # Preemptions since it last ran; at most its number of blocks plus one.
     given_up: list[Preempted] = field(default_factory=list)
-    # Kind without promotion; cached, since each step needs it for hundreds of sequences.
+    # Kind, ignoring promotion; cached, since each step needs it for hundreds of sequences.
     kind: Kind = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ class SequenceGroup:
 
     def share_prefix(self, seq: Sequence, pool: BlockPool, may_begin: Callable[[Sequence], bool]) -> list[Sequence]:
         """Share the prompt blocks with the waiting siblings once the trunk has computed them, and return these
-        siblings. Those that may not start now wait as work that has not started."""
+        siblings. Those that may not start now count as work that has not started."""
         if seq.num_computed < self.shared_blocks * pool.block_size:
             return []
         sharing = []

@@ -1,4 +1,4 @@
-"""Every sequence of a worker, filed by what it can do next, so that no step scans all waiting work.
+"""Every sequence of a worker, indexed by its possible next action, so that no step scans all waiting work.
 
 Decodes are kept by lane, tenant and class from step to step, since a step changes only a few of hundreds. Waiting work
 is filed by lane, tenant and due time."""

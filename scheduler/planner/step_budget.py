@@ -17,7 +17,8 @@ MIN_PREFILL_DIVISOR, MIN_PREFILL_TOKENS = 32, 64
 STRETCH = 1.1
 # Duration of a step that only computes first-lane prompts, as a fraction of the lane's TTFT target.
 PROMPT_PART = 0.1
-# Multiples of the first lane's TPOT target, while lower lanes run alone: the whole step, and its prefills at least.
+# Multiples of the first lane's TPOT target, while only lower lanes run: for the whole step, and as a minimum for its
+# prefills.
 HOLD, MIN_HOLD = 2.0, 0.5
 # Time per token of a stream that is behind its pace, as a fraction of the pace.
 CATCHING_UP = 0.9
@@ -184,8 +185,8 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     """Return `time_ms` and `spare_ms` of a budget; no limit before step times are known.
 
     New first-lane work waits for the running step to end, so every step is short. Next to first-lane decodes it keeps
-    to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the TTFT target. If lower lanes run
-    alone, prefills fill it up to HOLD times the first lane's TPOT target, and get at least MIN_HOLD times it."""
+    to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the TTFT target. If only lower lanes
+    run, prefills fill it up to HOLD times the first lane's TPOT target, and get at least MIN_HOLD times it."""
     if not costs.knows_steps:
         return math.inf, 0.0
     base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
@@ -222,7 +223,7 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
 
 
 def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostModel) -> float:
-    """Return the time for a step's rows next to first-lane decodes with this pace and slack; at least MIN_PACE."""
+    """Return the time for a step's rows alongside first-lane decodes with this pace and slack; at least MIN_PACE."""
     return _within(min(STRETCH * pace_ms, max(slack_ms, MIN_PACE * pace_ms)), base_ms, costs)
 
 

@@ -1,7 +1,7 @@
 """Log of why, and for how long, steps left sequences out; reported when their job ends.
 
-A sequence that no step examined keeps its last reason. The log is bounded by the number of sequences: the entries of a
-job are removed with it."""
+A sequence that a step does not examine keeps its last reason. The log is bounded by the number of sequences: the
+entries of a job are removed with it."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping

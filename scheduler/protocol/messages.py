@@ -16,18 +16,18 @@ from fairlane.scheduler.protocol.lanes import LaneName
 
 
 class Outcome(StrEnum):
-    """The outcome of a request. The value is the metric label, the log field and the ledger entry."""
+    """The outcome of a request. Its value is used as metric label, log field and ledger entry."""
 
     REJECTED = "rejected"
     FINISHED = "finished"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
-    # No worker is left that could have continued it.
+    # No remaining worker could have continued it.
     UNAVAILABLE = "unavailable"
     FAILED = "failed"
 
 
-# Published tokens of these are charged. A rejected request's reservation is released, and it is not counted.
+# Outcomes whose published tokens are charged. A rejected request is not counted, and its reservation is released.
 CHARGED = frozenset(Outcome) - {Outcome.REJECTED}
 
 

@@ -1,7 +1,7 @@
 """A worker's measurements: the costs of its steps and copies, and the sizes of its pools, as one JSON document.
 
-A running worker serves its own document next to `/metrics`. Presets such as `h100-8b` are rooflines from a data sheet
-and a model's shape; docs/simulation.md has their derivation and sources."""
+A running worker serves its own document at `/costs`, alongside `/metrics`. Presets such as `h100-8b` are rooflines from
+a data sheet and a model's shape; docs/simulation.md has their derivation and sources."""
 
 from dataclasses import dataclass
 from typing import Annotated

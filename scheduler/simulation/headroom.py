@@ -44,7 +44,7 @@ class Headroom:
 
 
 def headroom(trace: Trace) -> list[Headroom]:
-    """Return each limit in the trace that can be evaluated, the tightest first."""
+    """Return each limit in the trace that can be evaluated, tightest first."""
     served: dict[str, list[TraceRow]] = {}
     refused: Counter[str] = Counter()
     for row in trace.rows:

@@ -1,7 +1,7 @@
 """Results of a simulation: latencies, attainment, goodput and throughput; by lane, tier and tenant.
 
 A request attains its targets if it finished, its first token was in time, and its last was inside the envelope that
-follows from the targets (Niyama, FairBatching). All offered requests count, so a rejection is a miss."""
+follows from the targets (Niyama, FairBatching). All offered requests count, so a rejection counts as a miss."""
 
 import math
 from collections import defaultdict

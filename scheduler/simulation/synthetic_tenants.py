@@ -1,7 +1,8 @@
 """Properties that a trace lacks, generated from a seed: each request's tenant, targets and stated limit.
 
-Two numbers are drawn for each request, whatever the settings: a different load, different tiers or a different number
-of tenants change nothing else about a request (common random numbers). Values in the trace take precedence."""
+Exactly two numbers are drawn for each request, regardless of the settings: a different load, different tiers or a
+different number of tenants change nothing else about a request (common random numbers). Values in the trace take
+precedence."""
 
 import math
 import random

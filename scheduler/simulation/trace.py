@@ -123,7 +123,7 @@ class Trace:
             if row.output_tokens or row.outcome not in NO_DEMAND
         ]
         if not asked:
-            raise TraceError("the trace holds no requests that workers could serve")
+            raise TraceError("the trace contains no requests that workers could serve")
         return asked
 
 
@@ -213,11 +213,11 @@ def _read(
         except _RowProblem as problem:
             trace.bad.add(number, str(problem))
         if len(rows) > most_rows:
-            raise TraceError(f"the trace holds more than {most_rows} requests; use a part of it")
+            raise TraceError(f"the trace contains more than {most_rows} requests; use a part of it")
 
 
 class _RowProblem(ValueError):
-    """A problem of a row, in one line, the column first."""
+    """A problem of a row, in one line that starts with the column."""
 
 
 def _check_line(line: str) -> None:

@@ -1,7 +1,7 @@
 """Inputs and outputs of a simulation: arrivals, hardware costs, and a record of each request.
 
-Prompts are token ids, generated on demand. Two prompts agree exactly up to the first named block in which they differ,
-so the prefix cache finds the same hits as with the real prompts."""
+Prompts are token ids, generated on demand. Two prompts are equal exactly up to the first named block in which they
+differ, so the prefix cache finds the same hits as with the real prompts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from fairlane.worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 
 class CpuKernel:
-    """Computes as exactly as `sdpa`: sums are float32, whatever the cache's type."""
+    """Computes as exactly as `sdpa`: sums are float32, regardless of the cache's type."""
 
     name = "cpu"
     reads_beyond = False

@@ -1,6 +1,6 @@
 """Pooling of token states into a vector, as the model's directory configures it in sentence-transformers' format.
 
-Vectors are always normalised to length 1, because clients compare them by their dot product."""
+Vectors are always normalised to unit length, because clients compare them by dot product."""
 
 import json
 from collections.abc import Mapping
@@ -51,7 +51,8 @@ def read_parts(directory: Path) -> EmbedderParts:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: Mode) -> torch.Tensor:
-    """Pool states [rows, tokens, width], with padding on the right by `mask`, to vectors of length 1, [rows, width]."""
+    """Pool states [rows, tokens, width], with padding on the right by `mask`, to vectors of unit length, [rows,
+    width]."""
     states = states.float()
     if mode == "cls":
         pooled = states[:, 0]

@@ -7,5 +7,5 @@
     sampling.py  samples the next token of every row: penalties, filters, draw, log-probabilities
 
 Read `engine.py` first. `worker.engine_thread` calls it. The policy is in `scheduler.planner`, which decides what each
-step computes and who owns which blocks. Nothing here knows the store, the queue or asyncio.
+step computes and who owns which blocks. Independent of the store, the queue and asyncio.
 """

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunnerError(Exception):
-    """The plan contradicts the runner's state. This is a bug, never caused by a request."""
+    """The plan contradicts the runner's state. This is a bug, and never a request's fault."""
 
 
 def _nothing() -> None: ...
@@ -146,7 +146,7 @@ class Runner(StepRunner):
         return {row.seq: UNKNOWN_ID for row in rows if min(row.token_ids) < 0 or max(row.token_ids) >= size}
 
     def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
-        """Compute all rows at once; if that fails, compute each alone, so that only the faulty ones fail.
+        """Compute all rows at once; if that fails, compute each row separately, so that only the faulty ones fail.
 
         Computing a row again is safe: it writes the same keys to the same slots."""
         if not rows:

@@ -84,7 +84,7 @@ class HostTransfer:
 
 
 class CudaTransfer:
-    """Copies on two separate streams, ordered against the compute stream by events; the host never waits.
+    """Copies on two separate streams, synchronised with the compute stream by events; the host never waits.
 
         compute:  … step k-1 ─ gather ┬───────────── wait ─ step k
         out:                          ├ staged blocks to the host ─ …

@@ -12,5 +12,5 @@
 
 Read `interface.py` first. `engine.build` calls `select.load_fastest`, `worker.own_engine` asks `files` for card and
 fingerprint, the runner calls `Model.forward`. Transformers is imported inside functions, because `files.check_name`
-runs before torch is available. Nothing here knows jobs, leases or the store.
+runs before torch is available. Independent of jobs, leases and the store.
 """

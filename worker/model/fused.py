@@ -1,7 +1,8 @@
 """The fused model: a decoder of the Llama family in a dozen operators per layer, instead of transformers' modules.
 
-Queries, keys and values are one product, gate and up another, and only rows that sample leave the last layer. On a CPU
-oneDNN keeps weights packed, which halves the time of small products; its private operators are tried before use."""
+Queries, keys and values are computed by one product, gate and up by another, and only rows that sample leave the last
+layer. On a CPU oneDNN keeps weights packed, which halves the time of small products; its private operators are tried
+before use."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -226,7 +227,7 @@ def _own_norm(norm: Norm) -> Norm:
 
 def _check_children(module: torch.nn.Module, known: set[str]) -> None:
     if others := {name for name, _ in module.named_children()} - known:
-        raise NotLlamaError(f"{type(module).__name__} holds an unknown {', '.join(sorted(others))}")
+        raise NotLlamaError(f"{type(module).__name__} has an unknown {', '.join(sorted(others))}")
 
 
 def _layer(layer: "Qwen3DecoderLayer") -> FusedLayer[Projection]:

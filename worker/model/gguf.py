@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 def convert(gguf: Path, models_dir: Path) -> Path:
     """Return the directory under `models_dir` with the safetensors form of `gguf`; convert it if it does not exist.
 
-    The directory appears complete, by one rename. Raises OSError, and whatever transformers raises on a bad file."""
+    The directory appears complete, by one rename. Raises OSError, and any exception of transformers for an invalid
+    file."""
     target = models_dir / f"{gguf.stem}-{_digest(gguf)}"
     if target.is_dir():
         return target.resolve()

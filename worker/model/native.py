@@ -1,4 +1,4 @@
-"""The Llama family in one call of compiled code per step: neither Python nor torch runs between its operators."""
+"""The Llama family in one call of compiled code per step: with neither Python nor torch between its operators."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Initial number of positions in the table of rotations.
 _FIRST_POSITIONS = 1024
-# Bytes of a cache line, so that no vector of a tile crosses two.
+# Alignment in bytes: a cache line, so that no vector of a tile spans two lines.
 _ALIGNMENT = 64
 # Scale of an output whose weights are all zero.
 _LEAST_SCALE = 1e-30

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 
-# Minimum share of its KV blocks after a change: with fewer it would preempt the sequences it was given.
+# Minimum share of its KV blocks after a change: with fewer, the server would preempt sequences.
 KEPT_BLOCKS = 0.9
 
 

@@ -54,7 +54,7 @@ class ServerMonitor:
 
     async def _check_until_up(self, *, is_stalled: bool) -> None:
         since_s, is_reported = time.monotonic(), is_stalled
-        if is_stalled:  # whatever its health check returns, its jobs first move to other workers
+        if is_stalled:  # regardless of its health check, its jobs first move to other workers
             log.warning("the engine has stalled")
             self.on_presence(False)
             await asyncio.sleep(self._stall_s)

@@ -156,7 +156,7 @@ def read(data: bytes) -> Chunk:
     chunk = decode_chunk(_chunk, data)
     if chunk.error is not None:
         status = chunk.error.code if isinstance(chunk.error, _Error) else None
-        raise stream_failure(status, "the engine failed in mid-stream")
+        raise stream_failure(status, "the engine failed mid-stream")
     if any(choice.finish_reason in ("abort", "error") for choice in chunk.choices):
         raise EngineUnavailable("the engine ended the stream")
     return chunk

@@ -80,7 +80,7 @@ class SglangApi:
     """One SGLang server."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
-        """`model` is the name that the server must serve its model by; None for any."""
+        """`model` is the required name of the server's model; None accepts any."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "SGLang")
         self._behaviour: _Behaviour | None = None

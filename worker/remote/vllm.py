@@ -195,7 +195,7 @@ def _piece(data: bytes, most: int) -> Piece:
     try:
         chunk = read(data)
     except Refused:  # vLLM reports its own faults with status 400 too
-        raise EngineUnavailable("the engine failed in mid-stream") from None
+        raise EngineUnavailable("the engine failed mid-stream") from None
     if not chunk.choices:
         return Piece(counted=chunk.counted, cached_tokens=chunk.cached_tokens)
     choice = chunk.choices[0]

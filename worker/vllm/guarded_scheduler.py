@@ -1,4 +1,4 @@
-"""vLLM's scheduler with hooks of ours, none of which can end the engine: after a fault vLLM's own order applies."""
+"""vLLM's scheduler with our hooks, which cannot crash the engine: after a fault, vLLM's own order applies."""
 
 import logging
 from abc import abstractmethod

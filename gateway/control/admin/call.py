@@ -134,7 +134,7 @@ class Call:
             raise ApiError(message, "precondition_failed", IF_MATCH)
 
     async def record(self, note: Note) -> None:
-        """Append to the audit log what has already happened. Raise StoreUnavailable."""
+        """Append an action that has already happened to the audit log. Raise StoreUnavailable."""
         try:
             await self.parts.audit.append(note)
         except STORE_ERRORS:
@@ -142,8 +142,8 @@ class Call:
             raise
 
     def note(self, action: str, target: str, before: Document | None, after: Document | None) -> Note:
-        """Return an audit note of the fields that changed, without the version. Views with a key's secret must not be
-        passed."""
+        """Return an audit note of the fields that changed, without the version. Never pass a view that contains
+        a key's secret."""
         changes = {"before": _unversioned(before), "after": _unversioned(after)}
         return Note(actor=self.operator.actor, address=self.address, action=action, target=target, changes=changes)
 
@@ -164,7 +164,7 @@ def difference(before: Document, after: Document) -> tuple[Document, Document]:
 
 
 async def retried(attempt: Callable[[], Awaitable[Done]]) -> Done:
-    """Read and change an object in one attempt, again while others change it in between. Raise VersionConflict."""
+    """Read and change an object, and retry if others changed it in between. Raise VersionConflict."""
     for _ in range(TRIES - 1):
         with suppress(VersionConflict):
             return await attempt()

@@ -73,7 +73,7 @@ async def get_history(call: Call, query: HistoryQuery) -> HistoryView:
 async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:
     """Return each lane's queue, running work and rate.
 
-    The order is most urgent first, which is also alphabetical, so that a name works as the cursor."""
+    The most urgent lane is first; this order is also alphabetical, so that a name works as the cursor."""
     alive, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths(query.model)
     workers = [status for status in alive if query.model in (None, status.model)]
     following = [lane for lane in LaneName if lane.value > (query.after or "")]

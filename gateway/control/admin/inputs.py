@@ -24,8 +24,8 @@ LARGEST_PAGE = 1_000
 
 
 def shown(**schema: Any) -> FieldInfo:  # noqa: ANN401 - any JSON
-    """Return a field with schema constraints that are only documented here: `quotas` enforces them and words their
-    errors."""
+    """Return a field with schema constraints that are only documented here: `quotas` enforces them and reports
+    their errors."""
     return cast(FieldInfo, Field(json_schema_extra=schema))
 
 
@@ -147,7 +147,7 @@ class TenantBody(TenantChange):
 
 
 class ScopesBody(_Input):
-    """The permitted uses of a key; null or absent: everything that its tenant may use."""
+    """The permitted uses of a key; null or absent: everything that is permitted to its tenant."""
 
     models: Texts | None = optional("Models that may be used; null: all")
     lanes: Annotated[list[Lane], Field(fail_fast=True)] | None = optional(

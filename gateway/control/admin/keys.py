@@ -89,7 +89,7 @@ async def revoke_key(call: Call) -> KeyView:
 @operations.add("POST /tenants/{tenant}/keys/{key}/rotate", role=Role.OPERATOR, status=201, tagged=True)
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
     """Replace a key by a copy with a new secret; the old one expires after the overlap."""
-    checked_overlap_ms(body.overlap_s)  # before `If-Match`: an invalid overlap is an error whatever the version
+    checked_overlap_ms(body.overlap_s)  # before `If-Match`: an invalid overlap is an error regardless of the version
     tenant = await the_tenant(call)
 
     async def rotate() -> NewKey:

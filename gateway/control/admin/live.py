@@ -85,7 +85,7 @@ class LiveHub:
         every_s: float = EVERY_S,
     ) -> None:
         """`look` returns the overview and `look_at_blocks` the block map; both may raise ApiError or a store error.
-        `revision` changes whenever an operator's rights have ended, and raises what the store raises."""
+        `revision` changes whenever an operator has lost rights, and raises the store's errors."""
         self._look = look
         self._look_at_blocks = look_at_blocks
         self._revision = revision
@@ -191,7 +191,7 @@ class LiveHub:
                     watcher.send(KV, frame)
 
     async def _check(self) -> None:
-        """End the streams of operators who may not watch any more. Raise what the store raises."""
+        """End the streams of operators who may not watch any more. Raise the store's errors."""
         for watcher in list(self._watchers):
             try:
                 await watcher.check()

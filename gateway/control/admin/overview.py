@@ -104,7 +104,7 @@ class OverviewView(TypedDict):
 
 
 class Overview:
-    """The overview of the fleet; it reads the store at most once per READ_EVERY_S for all callers together."""
+    """The overview of the fleet; all callers together read the store at most once per READ_EVERY_S."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ async def get_request(call: Call) -> RequestDetail:
 
 @operations.add("GET /batches")
 async def list_open_batches(call: Call, query: OpenBatchesQuery) -> Page[OpenBatchView]:
-    """List open batches and their progress, the earliest window end first."""
+    """List open batches and their progress, by the end of their windows."""
     found = [
         each
         for each in await call.parts.batches.open_batches()

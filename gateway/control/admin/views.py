@@ -172,7 +172,7 @@ class ChargebackLine(UsageLine, total=False):
 
 
 class ChargebackView(TypedDict):
-    """A month's usage of all tenants that used something."""
+    """A month's usage of all tenants with any usage."""
 
     month: Annotated[str, about("Year and month, such as 2026-11")]
     currency: Annotated[str, about("Currency of all prices and charges")]
@@ -267,7 +267,7 @@ class LimitBlockView(TypedDict):
 
 
 class ExplainView(TypedDict):
-    """The outcome that a request would have now."""
+    """The outcome of such a request if it were sent now."""
 
     admitted: Annotated[bool, about("Whether the request would be admitted")]
     code: Annotated[str | None, about("Code of the refusal; null if the request would be admitted")]

@@ -1,4 +1,4 @@
-"""One pass over one deleted tenant: what is erased, in which order."""
+"""One pass over one deleted tenant: the data to erase, and the order."""
 
 import logging
 from collections import Counter

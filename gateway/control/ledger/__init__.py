@@ -16,6 +16,6 @@ any exporter stores the same lines under the same name, and no entry is in two p
 each other's work without harm: a plan is only replaced if it has not changed since it was read.
 
 After a failover the store may have lost the latest plan or marks. The next plan then takes a number without an object,
-so that no entry counts as stored before it is. Entries whose mark was lost are exported again.
+so that no entry counts as stored too early. Entries whose mark was lost are exported again.
 
 Entries that the byte limit of a tenant's ledger drops before their export are lost, and counted."""

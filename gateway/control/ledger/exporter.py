@@ -142,7 +142,7 @@ class LedgerExporter:
     async def _under_free_name(self, segment: Segment) -> Segment:
         """Return the segment under the next number without an object.
 
-        A store that has lost its latest plan gives out that plan's number again."""
+        A store that has lost its latest plan assigns that plan's number again."""
         while await self._is_stored(segment.name):
             segment = msgspec.structs.replace(segment, number=segment.number + 1)
         return segment

@@ -16,7 +16,7 @@ _SCALARS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number"
 
 
 class Untitled(GenerateJsonSchema):
-    """Generates schemas whose properties have no titles, which would repeat their names."""
+    """Generates schemas whose properties have no titles, which would only repeat their names."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False

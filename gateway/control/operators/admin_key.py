@@ -1,4 +1,4 @@
-"""The admin key, and the delay after wrong guesses of it or of a token."""
+"""The admin key, and the delay after wrong guesses at it or at a token."""
 
 import asyncio
 import hashlib

@@ -1,6 +1,6 @@
 """Console sessions: a cookie holds the session's id; the store holds a digest of the id and the operator.
 
-A session is valid as long as what the operator signed in with: the admin key, the token, or the settings that admit
+A session is valid while the operator's credentials are: the admin key, the token, or the settings that admit
 users of an identity provider. The newest few sessions of an operator are kept, and sign-ins per minute are bounded."""
 
 import hashlib

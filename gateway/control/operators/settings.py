@@ -50,7 +50,7 @@ def check_sign_in(section: SignInSection) -> None:
     if urlsplit(section.redirect_url).path != CALLBACK:
         raise SettingsError(f"setting gateway.sign_in.redirect_url: must end with {CALLBACK}")
     if not section.client_id:
-        raise SettingsError("setting gateway.sign_in.client_id: must name this client of the identity provider")
+        raise SettingsError("setting gateway.sign_in.client_id: must be the id under which this client is registered")
     if "openid" not in section.scopes:
         raise SettingsError("setting gateway.sign_in.scopes: must include openid")
     if not section.roles:

@@ -5,5 +5,5 @@
     requests.py        converts a valid body to the same `ChatRequest` as a chat's
     rate_limits.py     the anthropic-ratelimit headers
 
-Called by `api/`, `answers/` and `middleware/`. It knows no lane, budget or queue.
+Called by `api/`, `answers/` and `middleware/`. Independent of lanes, budgets and queues.
 """

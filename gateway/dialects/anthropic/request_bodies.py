@@ -1,7 +1,8 @@
 """Anthropic's request bodies, field by field, as they are validated and documented by OpenAPI.
 
-Field names and ranges are Anthropic's. Features of its own API are rejected by name; fields without an effect here
-(`cache_control`, `diagnostics`, the effort, hints for streams) are accepted and ignored. `deadline_ms` is ours."""
+Field names and ranges are Anthropic's. Features specific to Anthropic's API are rejected by name; fields without an
+effect here (`cache_control`, `diagnostics`, the effort, hints for streams) are accepted and ignored. `deadline_ms` is
+ours."""
 
 from typing import Annotated, Any, Literal
 

@@ -120,7 +120,7 @@ def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
     for place, block in enumerate(message.content):
         if not isinstance(block, _HOLDS[message.role]):
             param = f"messages.[{index}].content.[{place}]"
-            raise invalid(param, f"A message of the role '{message.role}' cannot hold a block of this type.")
+            raise invalid(param, f"A message of the role '{message.role}' cannot contain a block of this type.")
     if message.role == "assistant":
         yield _said(message.content)
         return

@@ -1,7 +1,8 @@
-"""Rewrites `oneOf` as `anyOf` if no value can match two of its branches, so that both mean the same.
+"""Rewrites `oneOf` as `anyOf` if no value can match two of its branches, so that the two keywords are equivalent.
 
-llguidance detects some such unions itself, but not those of numbers, nor references without OpenAPI's `discriminator`.
-A schema that is not understood is assumed to match any value. No step recurses, and time is linear in the schema."""
+llguidance detects some such unions itself, but neither unions of numbers nor references without OpenAPI's
+`discriminator`. A schema that is not understood is assumed to match any value. No step recurses, and time is linear in
+the schema."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,8 @@ def _is_base(schema: Mapping[str, object]) -> bool:
 
 
 class _Unions:
-    """Compares branches of unions within one schema. Caches each definition by identity: the schema keeps it alive."""
+    """Compares branches of unions within one schema. Caches each definition by identity, which the schema keeps
+    alive."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root

@@ -1,4 +1,5 @@
-"""The vocabulary on which grammars are tried: small, but similar enough to a model's that mask times are proportional.
+"""The vocabulary for trying grammars: small, but similar enough to a model's vocabulary that mask times are
+proportional.
 
 It has single bytes, words of English letters, with and without a leading space, and the punctuation of JSON. No token
 has two digits, as in most vocabularies."""

@@ -12,5 +12,5 @@
     neutral.py          unsupported fields, and their values without effect
     rate_limits.py      the x-ratelimit headers
 
-Called by `api/`, `answers/` and `pipeline/`. It knows no lane, budget or queue.
+Called by `api/`, `answers/` and `pipeline/`. Independent of lanes, budgets and queues.
 """

@@ -50,7 +50,7 @@ def parse_compaction(
     items = conversation(asked.input or [], asked.previous_response_id, previous, opens)
     turns = turns_of(items, asked.instructions)
     if not turns:
-        raise invalid("input", "`input` holds nothing to summarize.")
+        raise invalid("input", "`input` contains nothing to summarize.")
     return CompactRequest(
         **stated_fields(asked),
         messages=(*turns, Turn(role="user", content=_ASKED)),

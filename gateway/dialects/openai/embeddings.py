@@ -9,7 +9,7 @@ from fairlane.gateway.dialects.openai.request_bodies import Count, Prompts, Requ
 from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt, stated_fields
 from fairlane.gateway.errors import invalid
 
-# Per request, as at OpenAI.
+# Inputs per request, as in OpenAI's API.
 MAX_INPUTS = 2_048
 Encoding = Literal["float", "base64"]
 NEUTRAL_EMBEDDINGS: Neutral = {

@@ -24,7 +24,7 @@ def json_text(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError):  # the reader of large bodies keeps long lists only of token ids
-        raise PydanticCustomError("json", "holds a number out of range, or a long list of numbers") from None
+        raise PydanticCustomError("json", "contains a number out of range, or a long list of numbers") from None
     return as_unicode(text)
 
 
@@ -38,9 +38,9 @@ def joined_parts(texts: Mapping[str, str], ignored: Set[str], content: object) -
         kind = part.get("type") if isinstance(part, dict) else None
         field = texts.get(kind) if isinstance(kind, str) else None
         if field is None:
-            raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
+            raise PydanticCustomError("parts", "contains a part that is not text; only text is supported")
         if part.keys() - {"type", field, *ignored} or not isinstance(part.get(field), str):
-            raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
+            raise PydanticCustomError("parts", "contains a text part with fields other than type and text")
         joined.append(part[field])
     return "\n".join(joined)
 

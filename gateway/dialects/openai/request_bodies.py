@@ -70,7 +70,7 @@ def _prompt(item: object) -> str | tuple[int, ...]:
         return item
     if _is_token_ids(item):
         return tuple(item)
-    raise PydanticCustomError("prompt", "holds a prompt that is empty, or neither text nor token ids")
+    raise PydanticCustomError("prompt", "contains a prompt that is empty, or neither text nor token ids")
 
 
 def _biases(biases: object) -> tuple[tuple[int, float], ...]:
@@ -81,9 +81,10 @@ def _biases(biases: object) -> tuple[tuple[int, float], ...]:
 
 def _bias(token_id: str, bias: object) -> tuple[int, float]:
     if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= _MOST_DIGITS):
-        raise PydanticCustomError("biases", "holds a key that is not a token id")
+        raise PydanticCustomError("biases", "contains a key that is not a token id")
     if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
-        raise PydanticCustomError("biases", f"holds a value that is not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}")
+        rule = f"contains a value that is not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}"
+        raise PydanticCustomError("biases", rule)
     return int(token_id), float(bias)
 
 

@@ -41,7 +41,7 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
 
     model: str
     n: int = 1
-    # Output tokens per choice; None for what context and limits leave.
+    # Output tokens per choice; None: as many as context and limits allow.
     max_tokens: int | None = None
     # The field that stated it.
     max_tokens_param: str = "max_tokens"
@@ -62,7 +62,7 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     logprobs: int | None = None
     # Fields of `Sampling` that the caller stated; once the model is known, also the model's defaults.
     draw: Mapping[str, Any] = {}
-    # Tokens that end a choice, in addition to the model's.
+    # Tokens that end a choice, in addition to the model's own.
     stop_token_ids: tuple[int, ...] = ()
     structure: Structure | None = None
     # Prompts are only found in the cache by requests with the same salt.
@@ -183,7 +183,7 @@ def _turn(message: Message, index: int) -> Turn:
         calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
     if calls and message.role != "assistant":
         field = "tool_calls" if message.tool_calls else "function_call"
-        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' can hold calls.")
+        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' can contain calls.")
     content = message.refusal if message.content is None else message.content
     if content is None and not calls:
         raise invalid(f"messages.[{index}].content", "`content` is required in a message without calls.")

@@ -153,7 +153,7 @@ def parse_response(
     items = conversation(asked.input, asked.previous_response_id, previous, opens)
     turns = turns_of(items, asked.instructions)
     if not turns:
-        raise invalid("input", "`input` holds nothing to respond to.")
+        raise invalid("input", "`input` contains nothing to respond to.")
     effort = None if asked.reasoning is None else asked.reasoning.effort
     offered = list(offered_tools_of(asked.tools or []))
     tools = tuple(tool for tool, _ in offered)
@@ -194,7 +194,7 @@ def _opened(item: GivenItem, opens: Open | None) -> Item:
         return item
     text = None if opens is None else item.summary(opens)
     if text is None:
-        raise invalid("input", "`input` holds a compaction of another tenant, or one that was changed.")
+        raise invalid("input", "`input` contains a compaction of another tenant, or one that was changed.")
     return Summary(item, text)
 
 
@@ -206,7 +206,7 @@ def _earlier(previous: bytes | None) -> list[GivenItem]:
         return read_items([*kept.items, *kept.response["output"]])
     except ValidationError:  # such as a call without a name by the model
         refused = invalid(
-            "previous_response_id", "The stored response holds items that cannot be sent to a model again."
+            "previous_response_id", "The stored response contains items that cannot be sent to a model again."
         )
     raise refused
 
@@ -220,7 +220,7 @@ def _check_outputs(items: Sequence[Item]) -> None:
         if isinstance(item, CallItem | CustomCallItem):
             called.add(item.call_id)
         elif isinstance(item, OutputItem) and item.call_id not in called:
-            raise invalid("input", "`input` holds the output of a call that is not in the conversation before it.")
+            raise invalid("input", "`input` contains the output of a call that is not in the conversation before it.")
 
 
 def _choice(asked: ResponseBody, tools: Sequence[Tool]) -> ToolChoice:

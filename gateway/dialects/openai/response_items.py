@@ -1,4 +1,4 @@
-"""Items of the Responses API: what `input` may hold, and their conversion to turns. Each message is a separate turn;
+"""Items of the Responses API: the contents of `input`, and their conversion to turns. Each message is a separate turn;
 reasoning, text and calls that the model produced together are one, in this order."""
 
 import base64
@@ -18,7 +18,7 @@ from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall
 
 Json = dict[str, Any]
-# Encrypt and decrypt what a tenant's clients hold; None if it is another tenant's, or was changed.
+# Encrypt and decrypt data that a tenant's clients keep; None if it is another tenant's, or was modified.
 Close = Callable[[bytes], bytes]
 Open = Callable[[bytes], bytes | None]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -187,7 +187,7 @@ class CompactionItem(Fields):
         return cls(type="compaction", encrypted_content=base64.urlsafe_b64encode(close(summary.encode())).decode())
 
     def summary(self, opens: Open) -> str | None:
-        """Return the decrypted summary; None if it is not this tenant's, or was changed."""
+        """Return the decrypted summary; None if it is another tenant's, or was modified."""
         try:
             content = opens(base64.urlsafe_b64decode(self.encrypted_content))
         except ValueError:

@@ -26,7 +26,7 @@ def _schema_text(schema: object) -> str:
         try:
             schema = read_text(schema)
         except ValueError:
-            raise PydanticCustomError("schema", "must be a JSON schema, or text that holds one") from None
+            raise PydanticCustomError("schema", "must be a JSON schema, or text that contains one") from None
     if not isinstance(schema, dict | bool):
         raise PydanticCustomError("schema", "must be a JSON schema: an object")
     return _short(json_text(schema))

@@ -50,7 +50,7 @@ class Tool(Redacted, frozen=True, kw_only=True):
 
 
 class ToolChoice(Redacted, frozen=True):
-    """The tools that the model may call, and if it must call one."""
+    """The tools that the model may call, and whether it must call one."""
 
     mode: Mode = "auto"
     # None allows all tools of the request.
@@ -63,7 +63,7 @@ class ToolChoice(Redacted, frozen=True):
 
 
 class ToolCall(Redacted, frozen=True, kw_only=True):
-    """A call in an earlier turn of the model."""
+    """A call in one of the model's earlier turns."""
 
     name: str
     # JSON, if the model wrote valid JSON.

@@ -10,5 +10,5 @@
     template_reader.py  as reader.py, with a response template that came with the model
     grammar.py        the grammar of calls, for the worker
 
-Called by `model_text/` (the prompt) and by the endpoints (the output). It knows no tenant, queue or tokenizer.
+Called by `model_text/` (the prompt) and by the endpoints (the output). Independent of tenants, queues and tokenizers.
 """

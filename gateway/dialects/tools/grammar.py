@@ -2,12 +2,12 @@
 
     forced    start: reasoning? calls
     lenient   start: reasoning? (text calls)* text
-    answering start: reasoning? (@answer | calls), with another grammar for the answer
+    answering start: reasoning? (@answer | calls), where `@answer` is a separate grammar
 
 Each function is an alternative: its literal name, then arguments that follow its own schema; references resolve only
 within that schema. A mark that is a special token is named by its id, since text never produces one (llguidance's
-docs/syntax.md). llguidance treats every added token with a name in angle brackets as special, whatever it is to the
-tokenizer."""
+docs/syntax.md). llguidance treats every added token with a name in angle brackets as special, even if the tokenizer
+does not."""
 
 import json
 import re
@@ -27,7 +27,7 @@ _ANYTHING = r"/(?s:.*)/"
 # A text that is not a call without an opening mark.
 _NO_BRACE = r"/\s*([^\s{](?s:.*))?/"
 _TAG_NAME = re.compile(r"[^<>\s]{1,64}")
-# Applied to a schema as JSON; also matches a text that holds one.
+# Applied to a schema as JSON; also matches text that contains one.
 _REFERENCE = re.compile(r'"\$ref": "([^"]*)')
 # Keywords of a string's schema that tags can satisfy.
 _NOTES = frozenset({"type", "enum", "description", "title", "default", "examples"})

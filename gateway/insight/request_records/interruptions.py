@@ -55,7 +55,7 @@ class Interruptions:
             if event.blocks:  # it may have lost (more) blocks after its preemption
                 preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
                 preemption.predicted_ms = round(event.predicted_ms, 3)
-                if preemption.resource is None:  # the first displacement is the cause
+                if preemption.resource is None:  # the first displacement counts as the cause
                     _blame(preemption, event.cause)
         elif paused_ms is not None:
             record.paused_ms += stall_ms

@@ -157,7 +157,8 @@ class LiveRecord:
                 self._on_over(self)
 
     def release(self) -> None:
-        """Drop the references to the request, which refers to this object. The record cannot be updated after that."""
+        """Drop the references to the request, which itself refers to this object. The record cannot be updated after
+        that."""
         self._make, self.progress, self.jobs = None, None, []
 
     def refresh(self) -> None:

@@ -7,7 +7,7 @@ their start (the job was enqueued) or end (its event was received), and cut wher
     queue      no step has started its prompt, including after a worker was lost
     prefill    from the step that started its prompt to its first token
     decode     from its first token to its last
-    preempted  a choice is preempted, whatever the request's other choices do
+    preempted  at least one choice is preempted
     paused     a choice waits for the request's own limits"""
 
 from collections import Counter
@@ -77,7 +77,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def account(timeline: Timeline) -> TimeParts:
-    """Return the parts, which are never negative and add up to the total, whatever the timeline contains."""
+    """Return the parts, which are never negative and always add up to the total."""
     total_ms = max(0.0, timeline.total_ms)
     walk = _walk(timeline, total_ms)
     stalls = [*timeline.stalls]

@@ -39,7 +39,7 @@ _LEAST_MS = 1.0
 
 
 def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
-    """Return its waits, longest first: `queue` as in the time account, and reasons of the worker within its parts."""
+    """Return its waits, longest first: `queue` as in the time account, and the worker's reasons within its parts."""
     waits = dict(record.waits_ms)
     if record.queue_ms is not None:
         waits["queue"] = record.queue_ms

@@ -92,7 +92,7 @@ class TraceReads:
 
 
 def order(name: str) -> str:
-    """Return the sort key of a name: its time, whatever its kind."""
+    """Return the sort key of a name: its time, regardless of its kind."""
     return name.partition("-")[2]
 
 

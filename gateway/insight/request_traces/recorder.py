@@ -55,7 +55,7 @@ class Asked(msgspec.Struct, kw_only=True):
 
 
 class TraceRecorder:
-    """Writes to one file after another. It records nothing without a folder."""
+    """Writes to a sequence of files. Without a folder it records nothing."""
 
     def __init__(
         self, folder: TraceFolder | None, key: Callable[[], Awaitable[bytes]], *, most_bytes: int = 64 * 2**20
@@ -162,7 +162,7 @@ class Pseudonyms:
         self.tenant = lru_cache(REMEMBERED)(self._tenant)
 
     def _tenant(self, tenant_id: str, created_at: float) -> str:
-        """Return a tenant's name; a later tenant with the same id gets another one."""
+        """Return a tenant's pseudonym; a later tenant with the same id gets a different one."""
         made = blake2b(repr((tenant_id, created_at)).encode(), digest_size=8, key=self._key, person=b"tenant")
         return f"t-{made.hexdigest()}"
 

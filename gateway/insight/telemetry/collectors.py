@@ -1,6 +1,6 @@
-"""Metrics that every request updates: one dict entry each, converted to Prometheus' families only at a scrape.
+"""Metrics that every request updates: one dict entry each, converted to Prometheus metric families only at a scrape.
 
-The library's own children take a lock and four calls for each increment. These are written by the event loop alone."""
+The library's own children take a lock and four calls for each increment. Only the event loop writes these."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -37,7 +37,7 @@ class FastCounter(Collector):
 
 
 class Total(Collector):
-    """A counter whose value is kept elsewhere: `read` is called at each scrape, by any thread."""
+    """A counter whose value is kept elsewhere: `read` is called at each scrape, from any thread."""
 
     def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
         # Must never decrease. 0 until it is set.

@@ -1,6 +1,6 @@
 """Gauges of the fleet, computed at each scrape: queues, workers, KV cache, lane targets.
 
-Those with the label `model` alone (waiting, running, KV usage) are for the endpoint pickers of llm-d and of the
+Those with only the label `model` (waiting, running, KV usage) are for the endpoint pickers of llm-d and of the
 Kubernetes Gateway API Inference Extension; docs/operations.md has the names to configure there."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -192,7 +192,7 @@ class BlockPool:
         return len(blocks)
 
     def release(self, table: list[int], keep: int = 0) -> None:
-        """Shorten a table to its first `keep` blocks. Blocks that no other table holds become free, the last first."""
+        """Shorten a table to its first `keep` blocks. Blocks that no other table holds become free, last first."""
         dropped = table[keep:]
         dropped.reverse()
         del table[keep:]

@@ -1,4 +1,4 @@
-"""The tables that hold each KV block, and how many blocks each set of tables has in common.
+"""The tables that hold each KV block, and how many blocks each set of tables shares.
 
 Blocks with the same holders are counted once for the set, so the number of blocks that some tables would free together
 is a sum over sets, however long the tables are."""

@@ -67,7 +67,7 @@ class HostClaims:
         self, seq: Sequence, below: Iterable[Sequence] = (), *, may_stay: bool = False, alone: bool = False
     ) -> list[Sequence] | None:
         """Reserve host slots for a sequence before it starts. Return the sequences to drop from the host for it, chosen
-        from `below`, the least urgent first; None: it cannot start now.
+        from `below`, least urgent first; None: it cannot start now.
 
         `may_stay`: it may use any part of the device if only other reservations are in the way; `alone`: likewise,
         because nothing else could run."""
