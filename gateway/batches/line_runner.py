@@ -51,7 +51,7 @@ class _Refused:
 
 @dataclass(slots=True, eq=False)
 class LineRunner:
-    """The running lines of one batch, for one owner."""
+    """The running lines of one batch under one owner."""
 
     _batch: Batch
     _root: str

@@ -2,7 +2,7 @@
 
     decide.py          the decision on one request
     open_requests.py   the gateway's admitted requests that have not ended, and its reports to other gateways
-    demand.py          the cost of a request, and the test whether all guarantees still fit
+    demand.py          the cost of a request, and the test of whether all guarantees can still be kept
     eta.py             expected remaining wait of a waiting request
 
 Each gateway has one `OpenRequests` per queue, and so do the simulator's gateways. Gateways report to each other

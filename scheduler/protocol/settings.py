@@ -135,7 +135,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     model: str = DEFAULT_MODEL
     """Model to serve: a directory, hub id or GGUF file."""
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
-    """Currency of all prices and charges: a name, only displayed."""
+    """Currency of all prices and charges, for display only."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum severity to log."""
     log_format: LogFormat = "text"

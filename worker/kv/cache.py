@@ -170,7 +170,7 @@ class KVCache:
         return upload(torch.from_numpy(table * self._block_pages), self.device)
 
     def clear_entered(self, rows: Iterable[Row]) -> None:
-        """Zero the blocks that these rows are the first of their sequence to write.
+        """Zero the blocks that these rows write for the first time in their sequence.
 
         An earlier owner's contents are masked, but a masked NaN is still NaN, and would fail the new owner."""
         entered = [block for row in rows for block in row.block_table[-(-row.first_position // self.block_size) :]]

@@ -109,7 +109,7 @@ class SingleSignOn:
         section = self.section
         known = [section.roles[each] for each in texts(claims, section.roles_claim) if each in section.roles]
         if not known:
-            raise ApiError("Your identity provider does not give you a role here.", "role_not_allowed")
+            raise ApiError("Your identity provider does not grant you a role in this console.", "role_not_allowed")
         is_proven = section.name_claim != "email" or claims.get("email_verified", True) is True
         named = texts(claims, section.name_claim) if is_proven else []
         said = [each for each in (*named, sub) if each.isprintable() and each.strip()]

@@ -1,7 +1,7 @@
 """The tables that hold each KV block, and how many blocks each set of tables shares.
 
-Blocks with the same holders are counted once for the set, so the number of blocks that some tables would free together
-is a sum over sets, however long the tables are."""
+Blocks with the same holders are counted once for the set, so the number of blocks that several tables would free
+together is a sum over sets, regardless of the tables' lengths."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
