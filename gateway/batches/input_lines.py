@@ -17,7 +17,7 @@ TURN_LINES = 64
 
 
 class InputLines:
-    """The input of one batch, and which of its lines have ended."""
+    """The input of one batch, and the set of its lines that have ended."""
 
     def __init__(self, batch: Batch, host: BatchHost, progress: Progress) -> None:
         """`index` has to be set before any line is read."""
