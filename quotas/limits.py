@@ -187,23 +187,6 @@ class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return left if left > 0 else 0  # faster than `max`: every response reads it several times
 
 
-def limit_status(
-    name: str, scope: Scope, limit: int, used: int, reserved: int, ends_ms: int | None, now_ms: int, *, shadow: bool
-) -> LimitStatus:
-    """Build a status from the time at which its window is empty again; None if it has no window."""
-    resets_at, reset_after_s = (None, 0.0) if ends_ms is None else (ends_ms / 1e3, (ends_ms - now_ms) / 1e3)
-    return LimitStatus(
-        name=name,
-        scope=scope,
-        limit=limit,
-        used=used,
-        reserved=reserved,
-        resets_at=resets_at,
-        reset_after_s=reset_after_s,
-        shadow=shadow,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The amounts that one request takes from limits."""
@@ -290,11 +273,19 @@ class Level:
     def status(self, rule: LimitRule, figure: int, now_ms: int) -> LimitStatus:
         used, reserved = self.used(rule), self.reserved(rule)
         window = self.windows.get(rule.window)
-        full_ms = None if window is None else window.ends_ms
-        if window is not None and full_ms is not None and rule.window == "minute":
-            full_ms = now_ms + MINUTE.length_ms if reserved else full_ms if used else now_ms
-        shadow = rule.name in self.shadow
-        return limit_status(rule.name, self.scope, figure, used, reserved, full_ms, now_ms, shadow=shadow)
+        ends_ms = None if window is None else window.ends_ms
+        if window is not None and ends_ms is not None and rule.window == "minute":
+            ends_ms = now_ms + MINUTE.length_ms if reserved else ends_ms if used else now_ms
+        return LimitStatus(
+            name=rule.name,
+            scope=self.scope,
+            limit=figure,
+            used=used,
+            reserved=reserved,
+            resets_at=None if ends_ms is None else ends_ms / 1e3,
+            reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
+            shadow=rule.name in self.shadow,
+        )
 
 
 def statuses(levels: Iterable[Level], now_ms: int) -> tuple[LimitStatus, ...]:

@@ -8,9 +8,9 @@ import struct
 import zlib
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from fairlane.quotas.limits import RULES, SPEND_LIMITS, LimitRule, Limits, LimitStatus, Scope, limit_status
+from fairlane.quotas.limits import RULES, SPEND_LIMITS, LimitRule, Limits, LimitStatus, Scope
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
@@ -36,6 +36,7 @@ _FIELDS = {"requests": 0, "input": 1, "output": 2}
 _SUMS = {"day": DAY_SUM, "month": MONTH_SUM, "live": HELD}
 _SPENT = {"day": _SPEND_AT + 1, "month": _SPEND_AT + 2}
 _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
+_SCOPES: dict[bytes, Scope] = {scope.encode(): scope for scope in get_args(Scope)}
 
 
 class _Places(NamedTuple):
@@ -79,15 +80,14 @@ def key_card(state: str, expires_ms: int | None, limits: Limits, tenant: str) ->
 
 def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[LimitStatus, ...]:
     """Unpack every limit that is set from a script's reply, which has scope, card and figures of each level."""
-    found: list[LimitStatus] = []
+    found: tuple[LimitStatus, ...] = ()
     for number in range(0, len(reply), 3):
-        scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
-        card, figures = reply[number + 1], _figures(reply[number + 2])
+        scope, card, figures = _SCOPES[reply[number]], reply[number + 1], _figures(reply[number + 2])
         with_spend = _MASK.unpack_from(card, _LIMITED_FROM)[0] >= _WITH_SPEND
         limits = _limits_of(card[_LIMITED_FROM : _CARD.size + (_SPEND_CARD.size if with_spend else 0)])
         for rule, places, limit, shadow in limits:
             used = reserved = 0.0
-            for at in places.used:  # not `sum`: every reply of the store has many limits
+            for at in places.used:  # neither `sum` nor `append`: every reply of the store has many limits
                 used += figures[at]
             for at in places.reserved:
                 reserved += figures[at]
@@ -96,10 +96,18 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
                 ends_ms = now_ms + slicing.length_ms
             elif rule.window == "minute":
                 ends_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
-            found.append(
-                limit_status(rule.name, scope, limit, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)
+            status = LimitStatus(
+                name=rule.name,
+                scope=scope,
+                limit=limit,
+                used=int(used),
+                reserved=int(reserved),
+                resets_at=None if ends_ms is None else ends_ms / 1e3,
+                reset_after_s=0.0 if ends_ms is None else (ends_ms - now_ms) / 1e3,
+                shadow=shadow,
             )
-    return tuple(found)
+            found += (status,)
+    return found
 
 
 def _figures(stored: bytes) -> tuple[float, ...]:

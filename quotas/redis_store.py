@@ -89,7 +89,7 @@ class RedisQuotaStore:
             granted_tokens=granted,
             most_tokens=most,
             statuses=packing.statuses(levels, now_ms, self._slicing),
-            shadowed=tuple([RULES[int(number) - 1].name for number in shadowed.split(b",")[:-1]]),
+            shadowed=_shadowed(shadowed) if shadowed else (),
         )
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
@@ -193,6 +193,10 @@ class RedisQuotaStore:
         status = next(status for status in packing.statuses(level, now_ms, self._slicing) if status.name == name)
         retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
         return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
+
+
+def _shadowed(numbers: bytes) -> tuple[str, ...]:
+    return tuple([RULES[int(number) - 1].name for number in numbers.split(b",")[:-1]])
 
 
 def _names(ask: Ask) -> tuple[str, str, str, str, str]:

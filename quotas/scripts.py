@@ -6,7 +6,6 @@ name its arguments, and its header says what it returns."""
 import hashlib
 import itertools
 import secrets
-from collections.abc import Awaitable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.errors import lacks_function
-from fairlane.store.scripts import Script, call, read_scripts, translated
+from fairlane.store.scripts import CALL_ERRORS, Script, call, read_scripts, unavailable
 
 __all__ = ["Database", "Redis", "Reply", "ResponseError"]
 
@@ -59,36 +58,36 @@ class Database:
 
     async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
         """Run a script on the slot of `key`. Text is returned as str."""
-        with translated(script):
+        try:
             return _as_text(await self._scripts[script].run(self._client, key, *args))
+        except CALL_ERRORS as error:
+            raise unavailable(script, error) from error
 
     async def call_function(self, function: str, key: str, *args: str | int | bytes) -> Reply:
         """Call a library function on the slot of `key`. Text is returned as bytes."""
-        with translated(function):
+        try:
             if self._may_load:
                 command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
                 try:
-                    return await self._execute(*command)
+                    return await self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
                 except redis.exceptions.ResponseError as error:
                     if not (lacks_function(error) or _is_forbidden(error)):
                         raise
                     self._may_load = not _is_forbidden(error)
                 if self._may_load and await self._load():
-                    return await self._execute(*command)
+                    return await self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
             return await self._scripts[function].run(self._client, key, *args)
+        except CALL_ERRORS as error:
+            raise unavailable(function, error) from error
 
     async def _load(self) -> bool:
         try:
-            await self._execute("FUNCTION LOAD", "REPLACE", self._library)
+            await self._client.execute_command("FUNCTION LOAD", "REPLACE", self._library)  # type: ignore[no-untyped-call]
         except redis.exceptions.ResponseError as error:
             if not _is_forbidden(error):
                 raise
             self._may_load = False
         return self._may_load
-
-    def _execute(self, *command: str | int | bytes) -> Awaitable[Reply]:
-        reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
-        return reply
 
     async def call(self, name: str, *args: str | int) -> Reply:
         return _as_text(await call(self._client, name, *args))

@@ -5,8 +5,7 @@ such line is the file's own comment."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +52,27 @@ class Scripts(dict[str, Script]):
 
     async def run(self, client: Redis, name: str, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401
         """Run a script and return its reply. Raise StoreUnavailable."""
-        with translated(name):
+        try:
             return await self[name].run(client, key, *args)
+        except CALL_ERRORS as error:
+            raise unavailable(name, error) from error
 
 
 async def call(client: Redis, name: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - the command's reply
     """Run a plain command and return its reply. Raise StoreUnavailable."""
-    with translated(name):
-        return await client.execute_command(name, *args)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Raise StoreUnavailable for every error of the store."""
     try:
-        yield
-    except (redis.exceptions.RedisError, OSError) as error:
-        raise StoreUnavailable(f"{what}: {type(error).__name__}") from error
+        return await client.execute_command(name, *args)  # type: ignore[no-untyped-call]
+    except CALL_ERRORS as error:
+        raise unavailable(name, error) from error
+
+
+# Errors of a call that become StoreUnavailable.
+CALL_ERRORS = (redis.exceptions.RedisError, OSError)
+
+
+def unavailable(what: str, error: Exception) -> StoreUnavailable:
+    """Return the StoreUnavailable for an error of a call."""
+    return StoreUnavailable(f"{what}: {type(error).__name__}")
 
 
 def texts(found: Sequence[bytes]) -> list[str]:

@@ -17,7 +17,7 @@ from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.keys import SCRIPTS
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
-from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limit_status
+from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope
 from fairlane.quotas.tenants import Tenant
 from fairlane.store.bounds import chunks
 from fairlane.store.scripts import call, texts
@@ -117,7 +117,17 @@ class BatchRecords:
             limit = limits.enqueued_batch_tokens
             if limit is not None:
                 held = sum((await self.enqueued(tenant.root, level)).values())
-                found.append(limit_status(BATCH_LIMIT, scope, limit, 0, held, None, 0, shadow=is_shadow))
+                status = LimitStatus(
+                    name=BATCH_LIMIT,
+                    scope=scope,
+                    limit=limit,
+                    used=0,
+                    reserved=held,
+                    resets_at=None,
+                    reset_after_s=0.0,
+                    shadow=is_shadow,
+                )
+                found.append(status)
         return found
 
     async def open_batches(self) -> list[StandingBatch]:
