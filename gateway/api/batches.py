@@ -20,7 +20,7 @@ from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied,
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller, may_ask
-from fairlane.gateway.insight.telemetry.context import traceparent
+from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
 from fairlane.gateway.middleware.idempotent_run import conflict
 from fairlane.gateway.pipeline.context import Bounds, RequestContext
@@ -67,7 +67,7 @@ class BatchEndpoints:
             created_at=now_s,
             expires_at=now_s + int(asked.completion_window[:-1]) * 3_600,
             total=found.lines,
-            traceparent=traceparent() if context.span.is_recording else "",
+            traceparent=CARRIED.get().traceparent if context.span.is_recording else "",
             **_terms(asked),
         )
         await self._take_on(caller, batch)

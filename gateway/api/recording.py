@@ -12,7 +12,7 @@ from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.request_records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.views import time_fields
-from fairlane.gateway.insight.telemetry.context import traceparent
+from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.insight.telemetry.tracing import context_of
 from fairlane.gateway.pipeline.context import CLIENT_CLOSED, RequestContext
 from fairlane.gateway.pipeline.prepare import Plan
@@ -93,7 +93,7 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
             lane=error.lane or lane,
             model=model,
             prompt_tokens=prompt_tokens,
-            trace_id=_kept_trace(traceparent()),
+            trace_id=_kept_trace(CARRIED.get().traceparent),
             arrived_s=0.0,
         )
         recorder.refused(refused, context.arrived_s)

@@ -20,7 +20,8 @@ from fairlane.gateway.http import sse
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.json_reader import scalars
 from fairlane.gateway.http.sse import ClientConnection
-from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
+from fairlane.gateway.insight.telemetry.context import CARRIED
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedChannel, Recording, Run, Runs, not_kept
 from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
 from fairlane.gateway.pipeline.prepare import Kind
@@ -187,7 +188,7 @@ class Idempotent:
             context.lane = _lane(run.recording) or context.lane
             if listener.replays:
                 self.telemetry.replays.add(self.path)
-                request_span().link(run.traceparent)
+                CARRIED.get().span.link(run.traceparent)
 
 
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

@@ -17,8 +17,7 @@ from starlette.types import Message
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.disconnect import Disconnect
-from fairlane.gateway.insight.telemetry.context import traceparent
-from fairlane.gateway.insight.telemetry.metrics import is_recording
+from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.store.errors import STORE_ERRORS
@@ -168,7 +167,8 @@ class Run:
         self.fingerprint = fingerprint
         self.recording = Recording(runs.max_answer_bytes)
         # Trace context of the request that runs or ran; empty if unknown or not traced.
-        self.traceparent = traceparent() if is_recording() else ""
+        carried = CARRIED.get()
+        self.traceparent = carried.traceparent if carried.span.is_recording else ""
         # It runs here, for the first time.
         self.is_mine = False
         # It was found running on another gateway.

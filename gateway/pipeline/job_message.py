@@ -33,7 +33,7 @@ def job_message(
     if reservation is not None:
         most = min(most, reservation.most_tokens)
         granted = min(most, reservation.granted_tokens)
-    traceparent, request_id = CARRIED.get()
+    carried = CARRIED.get()
     seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
     return Job(
         job_id=plan.ids[number],
@@ -63,8 +63,8 @@ def job_message(
         exact=tenant.is_exact,
         follows=number > 0 or caller.batch_due_ms is not None,
         prompt_print="" if caller.once is None else _fingerprint(prompt),
-        traceparent=traceparent,
-        request_id=request_id,
+        traceparent=carried.traceparent,
+        request_id=carried.request_id,
     )
 
 

@@ -1,16 +1,21 @@
-"""Context variables of a request's task: its trace and its id."""
+"""The context variable of a request's task: its trace and its id."""
 
 from contextvars import ContextVar
 
-# The `traceparent` for a worker to continue, and the request's id. Either may be empty.
-CARRIED: ContextVar[tuple[str, str]] = ContextVar("carried", default=("", ""))
+import msgspec
+
+from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span
 
 
-def traceparent() -> str:
-    """Return the `traceparent` for a worker to continue: the caller's own without tracing; may be empty."""
-    return CARRIED.get()[0]
+class Carried(msgspec.Struct, frozen=True):
+    """What the task of a request carries; outside a request the default values."""
+
+    # The root span.
+    span: Span = NO_SPAN
+    # For a worker to continue: the caller's own without tracing; may be empty.
+    traceparent: str = ""
+    request_id: str = ""
 
 
-def request_id() -> str:
-    """Return the id of this task's request; empty outside a request."""
-    return CARRIED.get()[1]
+_NO_REQUEST = Carried()
+CARRIED: ContextVar[Carried] = ContextVar("carried", default=_NO_REQUEST)

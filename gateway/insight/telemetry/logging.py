@@ -29,11 +29,11 @@ def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -
 
 def facts(record: logging.LogRecord) -> Facts:
     """Return the trace and request ids of a record; for a request's own line, also its figures."""
-    traceparent, request_id = CARRIED.get()
+    carried = CARRIED.get()
     fields: dict[str, str | int | float | None] = {
-        "trace_id": traceparent[3:35] or None,
-        "span_id": traceparent[36:52] or None,
-        "request_id": request_id or None,
+        "trace_id": carried.traceparent[3:35] or None,
+        "span_id": carried.traceparent[36:52] or None,
+        "request_id": carried.request_id or None,
     }
     context = getattr(record, "context", None)
     return fields if context is None else fields | context.facts()

@@ -3,7 +3,6 @@
 import platform
 import random
 from collections.abc import Iterable, Sequence
-from contextvars import ContextVar
 from functools import partial
 from importlib import metadata
 
@@ -14,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from fairlane.gateway.insight.fleet_metrics.recorder import Ended, Recorder
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
-from fairlane.gateway.insight.telemetry.context import CARRIED
+from fairlane.gateway.insight.telemetry.context import CARRIED, Carried
 from fairlane.gateway.insight.telemetry.fleet_gauges import FleetGauges
 from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span, Spans, context_of, span_id
 from fairlane.quotas.store import Charge
@@ -29,7 +28,6 @@ _OTHER = "other"
 # Tenant label of requests without a valid key.
 _NO_TENANT = "none"
 VERSION = metadata.version("fairlane")
-_current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 
 
 class Telemetry:
@@ -193,47 +191,36 @@ class Telemetry:
         Sampling is decided before a span is made."""
         caller = _callers_trace(headers)
         if self._spans is None:
-            return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller), request_id)
-        if caller is None and random.random() >= self._sample:
-            return _Request(NO_SPAN, _traceparent(random.getrandbits(128) or 1), request_id)
-        if caller is not None and not caller.trace_flags.sampled:
-            return _Request(NO_SPAN, _traceparent(caller.trace_id), request_id)
-        span = self._spans.root(name, caller)
-        span.link(link)
-        return _Request(span, span.traceparent, request_id)
+            trace = "" if caller is None else _traceparent(caller.trace_id, caller)
+        elif caller is None and random.random() >= self._sample:
+            trace = _traceparent(random.getrandbits(128) or 1)
+        elif caller is not None and not caller.trace_flags.sampled:
+            trace = _traceparent(caller.trace_id)
+        else:
+            span = self._spans.root(name, caller)
+            span.link(link)
+            return _Request(Carried(span, span.traceparent, request_id))
+        return _Request(Carried(NO_SPAN, trace, request_id))
 
     def span(self, name: str) -> Span:
         """Start a span for a stage of this task's request. It does not become the parent of spans started within it."""
-        request = _current.get()
+        request = CARRIED.get().span
         return request.child(name) if request.is_recording else NO_SPAN
 
 
 class _Request:
-    __slots__ = ("_carried", "_span", "_tokens")
+    __slots__ = ("_before", "_carried")
 
-    def __init__(self, span: Span, traceparent: str, request_id: str) -> None:
-        self._span = span
-        self._carried = traceparent, request_id
+    def __init__(self, carried: Carried) -> None:
+        self._carried = carried
 
     def __enter__(self) -> Span:
-        self._tokens = _current.set(self._span), CARRIED.set(self._carried)
-        return self._span
+        self._before = CARRIED.set(self._carried)
+        return self._carried.span
 
     def __exit__(self, *error: object) -> None:
-        current, carried = self._tokens
-        _current.reset(current)
-        CARRIED.reset(carried)
-        self._span.end()
-
-
-def is_recording() -> bool:
-    """Return whether spans of this task's request are recorded, so that attributes are worth computing."""
-    return _current.get().is_recording
-
-
-def request_span() -> Span:
-    """Return the root span of this task's request."""
-    return _current.get()
+        CARRIED.reset(self._before)
+        self._carried.span.end()
 
 
 def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
@@ -243,5 +230,8 @@ def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
 
 
 def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
-    given = [value for name, value in headers if name == b"traceparent"]
-    return context_of(given[-1].decode("latin-1").strip()) if given else None
+    given = None
+    for name, value in headers:
+        if name == b"traceparent":
+            given = value
+    return None if given is None else context_of(given.decode("latin-1").strip())
