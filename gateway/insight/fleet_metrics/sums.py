@@ -3,7 +3,7 @@
 Durations are counted in four fixed buckets for each doubling of a millisecond, so the error of a percentile is at most
 10%. Levels (queued, running) are summed over samples of the whole fleet, which every gateway takes."""
 
-import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -61,10 +61,14 @@ class Sums(msgspec.Struct, array_like=True):
     kv_used: float = 0.0
 
     def lane(self, name: str) -> LaneSums:
-        return self.lanes.setdefault(name, LaneSums())
+        if name not in self.lanes:
+            self.lanes[name] = LaneSums()
+        return self.lanes[name]
 
     def tenant(self, name: str) -> TenantSums:
-        return self.tenants.setdefault(name, TenantSums())
+        if name not in self.tenants:
+            self.tenants[name] = TenantSums()
+        return self.tenants[name]
 
     def add(self, other: "Sums") -> None:
         self.samples += other.samples
@@ -97,19 +101,18 @@ def bounded(tenants: Mapping[str, TenantSums]) -> dict[str, TenantSums]:
     return {**kept, OTHERS: others}
 
 
-def bucket(ms: float) -> int:
-    """Return the number of a duration's bucket."""
-    return 0 if ms <= 1.0 else min(LAST_BUCKET, math.ceil(PER_DOUBLING * math.log2(ms)))
-
-
 def upper_ms(number: int) -> float:
     """Return the longest duration of a bucket."""
     return float(2.0 ** (number / PER_DOUBLING))
 
 
+# Of all buckets but the last.
+_UPPER_MS = [upper_ms(number) for number in range(LAST_BUCKET)]
+
+
 def observe(buckets: Buckets, ms: float) -> None:
     """Count a duration."""
-    number = bucket(ms)
+    number = bisect_left(_UPPER_MS, ms)
     buckets[number] = buckets.get(number, 0) + 1
 
 

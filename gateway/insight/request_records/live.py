@@ -24,6 +24,8 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
 )
 
+_ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
+
 
 class TokenTimes(Protocol):
     """Token times on the event loop's clock; `gateway.pipeline.stream.TokenEvents` implements it."""
@@ -60,7 +62,6 @@ class LiveRecord:
     # Called once, when the record is complete.
     _on_over: "Callable[[LiveRecord], None]"
     id: str = field(init=False)
-    account: str = field(init=False)
     jobs: list[LiveJob] = field(init=False)
     # None before the first.
     interruptions: Interruptions | None = None
@@ -82,7 +83,11 @@ class LiveRecord:
     _workers: list[str] = field(default_factory=list)
 
     def __post_init__(self, request: LiveRequest) -> None:
-        self.id, self.account, self.jobs = request.id, request.ask.account, request.jobs
+        self.id, self.jobs = request.id, request.jobs
+
+    @property
+    def account(self) -> str:
+        return self.jobs[0].request.ask.account
 
     @property
     def record(self) -> RequestRecord:
@@ -106,9 +111,16 @@ class LiveRecord:
         return not (self.taken or any(job.begun for job in self.jobs))
 
     @property
-    def is_late(self) -> bool:
+    def is_special(self) -> bool:
+        """True if it failed, was moved, preempted or paused, or its first token was late."""
+        if self.moved or (self.interruptions is not None and self.interruptions.count):
+            return True
         first_s = None if self.progress is None else self.progress.first_token_s
-        return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
+        if first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms:
+            return True
+        if self.charge is not None:
+            return self.charge.outcome not in _ORDINARY
+        return self.answer is None or self.answer.outcome not in _ORDINARY
 
     def place(self, position: int | None) -> None:
         """Record its place in the queue. None: a worker has taken it; the end of the job reports when."""
@@ -179,9 +191,8 @@ class LiveRecord:
         record.output_tokens = self._published()
         self._add_times(record)
         if self._finished:
-            queued_ms = self._queued_ms
             for event in self._finished:
-                _add_end(record, event, queued_ms)
+                _add_end(record, event, self._queued_ms)
             self._finished = None
         if self.charge is not None:
             charge, prices = self.charge, self.jobs[0].request.ask.prices
@@ -190,10 +201,9 @@ class LiveRecord:
         record.state = self._state()
         if self.answer is not None and record.total_ms is None:
             answered = self.answer
-            record.total_ms = self._at_ms(answered.at_s)
+            record.total_ms = record.add((answered.at_s - self._arrived_s) * 1e3, "ended")
             record.code, record.message, record.limit = answered.code, answered.message, answered.limit
             record.outcome = record.outcome or answered.outcome.value
-            record.add(record.total_ms, "ended")
         record.time = self.time or self._account()
         if self._starts or self.answer is not None:
             record.queue_ms = record.time.queue
@@ -203,10 +213,9 @@ class LiveRecord:
         if progress is None or progress.first_token_s is None:
             return
         if record.ttft_ms is None:
-            record.ttft_ms = self._at_ms(progress.first_token_s)
-            record.add(record.ttft_ms, "first_token")
+            record.ttft_ms = record.add((progress.first_token_s - self._arrived_s) * 1e3, "first_token")
         if progress.last_token_s is not None:
-            record.last_token_ms = self._at_ms(progress.last_token_s)
+            record.last_token_ms = round((progress.last_token_s - self._arrived_s) * 1e3, 1)
 
     def _account(self) -> TimeParts:
         answered, progress = self.answer, self.progress
@@ -237,9 +246,6 @@ class LiveRecord:
         interrupted = None if self.interruptions is None else self.interruptions.state
         return interrupted or ("queued" if self.waits else "running")
 
-    def _at_ms(self, at_s: float) -> float:
-        return round((at_s - self._arrived_s) * 1e3, 1)
-
     def _interrupted(self, job: LiveJob, event: Preempted | Resumed | Paused) -> None:
         if self.interruptions is None:
             self.interruptions = Interruptions()
@@ -255,10 +261,6 @@ class LiveRecord:
                 self.record.add(now_ms, "paused")
             case Resumed():
                 self.interruptions.resume(job, event, now_ms, self.record)
-
-    @property
-    def was_disturbed(self) -> bool:
-        return self.moved > 0 or (self.interruptions is not None and self.interruptions.count > 0)
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
         if event.worker_id and event.worker_id not in self._workers:

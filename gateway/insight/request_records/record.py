@@ -118,11 +118,14 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Time of its end, in epoch ms; 0 while it runs."""
         return 0 if self.total_ms is None else round(self.arrived_s * 1e3 + self.total_ms)
 
-    def add(self, at_ms: float, kind: EventKind, figure: float | None = None) -> None:
-        self.events += [RecordedEvent(round(at_ms, 1), kind, figure)]
+    def add(self, at_ms: float, kind: EventKind, figure: float | None = None) -> float:
+        """Add an event, and return its time as recorded."""
+        at_ms = round(at_ms, 1)
+        self.events += [RecordedEvent(at_ms, kind, figure)]
         if len(self.events) > MOST_EVENTS:
             del self.events[MOST_EVENTS // 2]
             self.left_out += 1
+        return at_ms
 
     def charge(self, charge: Charge) -> None:
         self.outcome, self.output_tokens = charge.outcome, max(self.output_tokens, charge.output_tokens)

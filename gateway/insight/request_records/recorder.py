@@ -35,7 +35,6 @@ PLACES_A_FLUSH = 8
 PLACE_AFTER_MS = 1_000.0
 # Refusals caused by the caller's own limits, which are not special.
 _OWN_LIMITS = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota"})
-_ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
 
 
 @dataclass(slots=True)
@@ -45,8 +44,9 @@ class _Sample:
 
     def draw(self) -> int | None:
         self.came += 1
-        if len(self.kept) < MOST_A_FLUSH:
-            return len(self.kept)
+        kept = len(self.kept)
+        if kept < MOST_A_FLUSH:
+            return kept
         place = int(random.random() * self.came)
         return place if place < MOST_A_FLUSH else None
 
@@ -204,14 +204,14 @@ class RequestRecorder:
     def _over(self, live: LiveRecord) -> None:
         self._live.pop(live.id, None)
         for name in live.names:
-            named = self._named.get(name)
-            if named is not None:
+            if name in self._named:
+                named = self._named[name]
                 named.pop(live.id, None)
                 if not named:
                     del self._named[name]
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
-        self._keep(_is_special(live), lambda: live.record)
+        self._keep(live.is_special, lambda: live.record)
         live.release()
 
     def _keep(self, is_special: bool, record: Callable[[], RequestRecord]) -> None:
@@ -250,11 +250,3 @@ class RequestRecorder:
             for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
                 if live.id in self._live:  # else it has ended
                     live.place(place)
-
-
-def _is_special(live: LiveRecord) -> bool:
-    if live.was_disturbed or live.is_late:
-        return True
-    charge, answer = live.charge, live.answer
-    outcome = charge.outcome if charge is not None else None if answer is None else answer.outcome.value
-    return outcome not in _ORDINARY

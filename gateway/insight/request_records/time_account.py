@@ -12,12 +12,14 @@ their start (the job was enqueued) or end (its event was received), and cut wher
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal, get_args
 
 import msgspec
 
 Part = Literal["queue", "prefill", "decode", "preempted", "paused", "network"]
+# In the order of TimeParts.
+_NOTHING: Mapping[Part, float] = dict.fromkeys(get_args(Part), 0.0)
 _PRECEDENCE: tuple[Part, ...] = ("preempted", "paused", "queue", "prefill", "decode")
 StallKind = Literal["preempted", "paused"]
 
@@ -83,7 +85,7 @@ def account(timeline: Timeline) -> TimeParts:
     stalls = [*timeline.stalls]
     if stalls:
         walk = _interrupted(walk, stalls, total_ms)
-    spent: dict[Part, float] = dict.fromkeys(get_args(Part), 0.0)
+    spent = {**_NOTHING}
     for part, from_ms, until_ms in walk:
         spent[part] += until_ms - from_ms
     return _rounded(spent)
@@ -143,5 +145,10 @@ def _stations(timeline: Timeline) -> list[tuple[Part, float]]:
 
 
 def _rounded(spent: Mapping[Part, float]) -> TimeParts:
-    tenths = [int(so_far * 10.0 + 0.5) for so_far in accumulate(spent.values(), initial=0.0)]
-    return TimeParts(*[(after - before) / 10.0 for before, after in pairwise(tenths)])
+    so_far_ms, before, parts = 0.0, 0, list[float]()
+    for part in _NOTHING:
+        so_far_ms += spent[part]
+        tenths = int(so_far_ms * 10.0 + 0.5)
+        parts += ((tenths - before) / 10.0,)
+        before = tenths
+    return TimeParts(*parts)
