@@ -76,22 +76,24 @@ class BodyBudget:
     def of_tenant(self, tenant: str) -> int:
         return self._tenants.get(tenant, 0)
 
-    def refusal(self, tenant: str | None, held_bytes: int, more: int) -> ApiError | None:
+    def take(self, tenant: str | None, held_bytes: int, more: int) -> ApiError | None:
+        """Hold more bytes of a body that holds `held_bytes`. Without room for them, return the error."""
         held_by_tenant = 0 if tenant is None else self._tenants.get(tenant, 0)
         if tenant is not None and held_by_tenant + more > self.most_tenant_bytes:
             return body_budget_full(self.most_tenant_bytes, held_by_tenant, more)
         most_bytes = self.most_bytes if held_bytes + more <= SMALL_BYTES else self.most_large_bytes
-        return overloaded_memory() if self.held_bytes + more > most_bytes else None
+        if self.held_bytes + more > most_bytes:
+            return overloaded_memory()
+        self.held_bytes += more
+        if tenant is not None and more:
+            self._tenants[tenant] = held_by_tenant + more
+        return None
 
     def give_back(self, tenant: str | None, count: int) -> None:
-        self.add(tenant, -count)
-        self.freed(count)
-
-    def add(self, tenant: str | None, count: int) -> None:
-        self.held_bytes += count
-        if tenant is not None:
-            held = self._tenants[tenant] = self._tenants.get(tenant, 0) + count
-            if not held:
+        self.held_bytes -= count
+        if tenant is not None and count:
+            self._tenants[tenant] -= count
+            if not self._tenants[tenant]:
                 del self._tenants[tenant]
 
 
@@ -128,7 +130,7 @@ class BodyHold:
         self._come_bytes -= count
         less = min(count, self.held_bytes)
         self.held_bytes -= less
-        self._budget.add(self._tenant, -less)
+        self._budget.give_back(self._tenant, less)
 
     async def turn(self) -> None:
         await self._budget.intake.turn()
@@ -147,15 +149,14 @@ class BodyHold:
         self._is_over = True
         if self.held_bytes:
             self._budget.give_back(self._tenant, self.held_bytes)
+            self._budget.freed(self.held_bytes)
             self.held_bytes = 0
 
     def _grow(self, more: int) -> bool:
-        self.refusal = self._budget.refusal(self._tenant, self.held_bytes, more)
-        if self.refusal is not None:
-            return False
-        self.held_bytes += more
-        self._budget.add(self._tenant, more)
-        return True
+        self.refusal = self._budget.take(self._tenant, self.held_bytes, more)
+        if self.refusal is None:
+            self.held_bytes += more
+        return self.refusal is None
 
 
 # Room for everything in a body except its prompts.

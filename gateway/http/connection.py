@@ -2,16 +2,14 @@
 `linger_s` and `discard_bytes`: closing immediately would reset the connection and lose the response in transit."""
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
-from starlette.types import Scope
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fairlane.gateway.http.body_budget import BodyBudget
 from fairlane.gateway.http.connections import ConnectionLimiter, Heads, Place
 from fairlane.gateway.http.disconnect import Disconnect
-from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.flow import Flow, Patience
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.phases import AWAITS_HEAD, CLOSED, DISCARDED, Input
@@ -46,8 +44,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         # Runs while the client does not read its response.
         self._patience: Patience | None = None
-        # Unanswered requests: several if they are pipelined.
-        self._cycles: list[RequestResponseCycle] = []
+        # Of unanswered requests: several if they are pipelined.
+        self._answers: list[Answer] = []
         self._disconnect = Disconnect(lambda: self.flow.resume_reading())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
@@ -72,22 +70,17 @@ class BoundedConnection(HttpToolsProtocol):
             self._place = None
         self.heads.release(self)
         self.bodies.freed(FREED_BYTES + self._input.received_bytes)
-        for cycle in self._cycles:
-            cycle.disconnected = not cycle.response_complete  # uvicorn marks only the latest
+        for answer in self._answers:
+            answer.abandon()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._disconnect.left()
-        # Break reference cycles, so that the connection is freed at once and not by the next garbage collection.
-        for cycle in self._cycles:
-            channel = exchange_of(cast(Scope, cycle.scope)).channel
-            if isinstance(channel, Answer):
-                channel.abandon()
         self.pipeline.clear()
         self._forget()
 
     def _forget(self) -> None:
         """Drop the completed request: heads may be large, and there may be many idle connections."""
-        self._cycles = []
+        self._answers = []
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment] # as before the first request
         self.url = b""
 

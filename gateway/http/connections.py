@@ -154,7 +154,7 @@ class ConnectionLimiter:
     def remember(self, place: Place, holder: str, *, makes_room: bool) -> bool:
         """Assign a place to an address. If that has too many, close one (`makes_room`) or return False."""
         if holder:
-            own = self._by_holder.setdefault(holder, {})
+            own = self._by_holder.get(holder, ())
             if len(own) >= self._most_of_an_address and not (makes_room and self._make_room(own)):
                 return False
             self._by_holder.setdefault(holder, {})[place] = None
@@ -174,9 +174,9 @@ class ConnectionLimiter:
         if place.is_stranger:
             by = self._by_holder
             del self._strangers[place]
-        own = by.get(place.holder)
-        if own is not None:
-            own.pop(place, None)
+        if place.holder:
+            own = by[place.holder]
+            del own[place]
             if not own:
                 del by[place.holder]
         place.holder, place.is_stranger = "", False

@@ -27,7 +27,7 @@ class Exchange:
     peer: str | None = None
 
     def put_into(self, scope: Scope) -> None:
-        scope.setdefault("state", {})[_KEY] = self
+        scope["state"][_KEY] = self
 
     def release(self) -> None:
         self.hold.release()
@@ -39,11 +39,12 @@ class Exchange:
 
 def exchange_of(scope: Scope) -> Exchange:
     """Return a scope's exchange."""
-    state = scope.setdefault("state", {})
-    if _KEY not in state:
+    try:
+        found: Exchange = scope["state"][_KEY]
+    except KeyError:
         unbounded = BodyHold(BodyBudget(most_bytes=2**62, most_tenant_bytes=2**62))
-        state[_KEY] = Exchange(Disconnect(lambda: None), _NoChannel(), request_id_of(scope["headers"]), unbounded)
-    found: Exchange = state[_KEY]
+        found = Exchange(Disconnect(lambda: None), _NoChannel(), request_id_of(scope["headers"]), unbounded)
+        scope.setdefault("state", {})[_KEY] = found
     return found
 
 

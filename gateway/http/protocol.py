@@ -154,10 +154,10 @@ class LimitedHttpProtocol(BoundedConnection):
         super().on_headers_complete()
         if self.pipeline:
             self.flow.resume_reading()  # uvicorn pauses reading, and would not notice a disconnect
-        self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
         self.cycle.transport = AnsweringTransport(self.transport, self.hang_up)  # type: ignore[assignment] # the methods that it uses
         self._hold = BodyHold(self.bodies)
         answer = Answer(self.cycle, self._hold)
+        self._answers = [*[each for each in self._answers if not each.is_over], answer] if self._answers else [answer]
         self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
         place, request_id = self._place, request_id_of(self.headers)
         peer = None if place is None else place.peer

@@ -68,7 +68,14 @@ class Answer:
         else:
             raise RuntimeError(f"the message {message['type']} may not come now")
 
+    @property
+    def is_over(self) -> bool:
+        return self._cycle is None
+
     def abandon(self) -> None:
+        """Drop the request of a lost connection, so that it is freed at once and not by the next garbage collection."""
+        if self._cycle is not None:
+            self._cycle.disconnected = True  # uvicorn marks only the latest
         self._cycle, self._is_abandoned = None, True
         self._hold.release()
 
