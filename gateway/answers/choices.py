@@ -96,7 +96,7 @@ class ChoicesAnswer(AnswerBuilder):
             "object": name,
             "created": self._created_s,
             "model": self._model.name,
-            "system_fingerprint": self._model.text.card.system_fingerprint,
+            "system_fingerprint": self._model.text.system_fingerprint,
             "service_tier": self._service_tier,
             "choices": choices,
         }

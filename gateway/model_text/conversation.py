@@ -20,6 +20,7 @@ from fairlane.gateway.model_text.chat_template import TemplateRefusal
 
 # OpenAI's roles → the roles that models know.
 _ROLES = {"developer": "system", "function": "tool"}
+_RESULT_ROLES = frozenset({"tool", "function"})
 _NINE = re.compile(r"length\s*(?:!=|==|<)\s*9\b")
 _TOOL_ROLE = re.compile(r"""['"]tool['"]""")
 _ID_LETTERS = string.ascii_letters + string.digits
@@ -108,7 +109,7 @@ class Conversation:
         called = {call.id: call.name for turn in turns for call in turn.tool_calls if call.id}
         if not self._reads_calls:
             turns = [_with_calls_as_text(turn, self._syntax) if turn.tool_calls else turn for turn in turns]
-        if not self._reads_results:
+        if not self._reads_results and {turn.role for turn in turns} & _RESULT_ROLES:
             turns = _results_as_text(turns)
         return [self._message(turn, called, form) for turn in turns]
 
@@ -188,4 +189,4 @@ def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _is_result(turn: Turn) -> bool:
-    return turn.role in ("tool", "function")
+    return turn.role in _RESULT_ROLES

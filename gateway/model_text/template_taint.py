@@ -67,17 +67,18 @@ def given(value: Value) -> Value:
     return value
 
 
-def runs(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the longest runs of one origin, in order; True for the caller's."""
-    taint, start = _taint_of(text), 0
+def runs(text: str) -> list[tuple[str, bool]]:
+    """Return the longest runs of one origin, in order; True for the caller's."""
+    found, taint, start = list[tuple[str, bool]](), _taint_of(text), 0
     plain, length = str.__str__(text), len(taint)
     while start < length:
         is_given = taint[start] == GIVEN
         end = taint.find(OWN if is_given else GIVEN, start)
         if end < 0:
             end = length
-        yield plain[start:end], is_given
+        found += ((plain[start:end], is_given),)
         start = end
+    return found
 
 
 def is_clean(*values: object) -> bool:
@@ -106,8 +107,7 @@ def join(separator: str, parts: Iterable[str]) -> str:
         spaced = [separator] * (2 * len(texts) - 1)
         spaced[::2] = texts
         texts = spaced
-    text = "".join(texts)
-    return text if is_clean(*texts) else _tainted(text, "".join(map(_taint_of, texts)))
+    return _tainted("".join(texts), "".join(map(_taint_of, texts)))
 
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:

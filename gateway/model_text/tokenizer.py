@@ -81,6 +81,9 @@ class TextModel:
         """Raise ValueError if the card's tokenizer cannot be read. An unusable chat template only disables chat:
         `template_problem` has the reason. `raw_prompts`: a plain prompt may name control tokens."""
         self.card = card
+        # Read by every request, and derived from the card once.
+        self.is_embedder, self.refused_fields = card.is_embedder, card.refused_fields
+        self.usual_draw, self.system_fingerprint = card.usual_draw, card.system_fingerprint
         try:
             self._tokenizer = Tokenizer.from_str(card.tokenizer_json)
         except Exception as error:  # the library raises a bare Exception for invalid JSON
@@ -118,7 +121,7 @@ class TextModel:
         if tools and not self._template.reads_tools:
             messages, tools = self._conversation.with_tools(messages, tools), ()
         try:
-            offered = [tool.as_json() for tool in tools] or None
+            offered = [tool.as_json() for tool in tools] if tools else None
             text = self._render(self._conversation.messages(messages), offered, None if effort is None else effort.word)
         except TemplateRefusal as refusal:
             reason = refusal.reason

@@ -28,7 +28,7 @@ def too_long(
 ) -> ApiError:
     """Return the error for a prompt and output that exceed the context. `prompt_tokens` may be a description."""
     param = prompt_param if request.max_tokens is None else request.max_tokens_param
-    max_tokens = None if model.text.card.is_embedder else request.max_tokens
+    max_tokens = None if model.text.is_embedder else request.max_tokens
     return context_length(model.context_length, prompt_tokens, max_tokens, param)
 
 
@@ -45,7 +45,7 @@ def measure(
 
     `elapsed_ms` since the arrival is subtracted from the deadlines. Raises ApiError `context_length_exceeded`."""
     max_tokens = request.max_tokens
-    output_tokens = 0 if model.text.card.is_embedder else max_tokens or 1
+    output_tokens = 0 if model.text.is_embedder else max_tokens or 1
     if prompt_tokens + output_tokens > model.context_length:
         raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
     deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
@@ -185,7 +185,7 @@ class AllOpenRequests:
 
     async def wait_until_idle(self) -> None:
         self._idle = self._idle or asyncio.Event()
-        self._rest()
+        self._rest(self._idle)
         await self._idle.wait()
 
     def hold(self, job_ids: Sequence[str]) -> None:
@@ -196,7 +196,8 @@ class AllOpenRequests:
         for job_id in self._held.intersection(job_ids):
             self._held.discard(job_id)
             self.at(queue).withdraw(job_id, self.now_ms)
-        self._rest()
+        if self._idle is not None:
+            self._rest(self._idle)
 
     def entered(self, job: LiveJob) -> None:
         """Count a job as enqueued until `left` is called. Called before `put`."""
@@ -231,8 +232,9 @@ class AllOpenRequests:
         else:
             self.at(job.queue).leave(job.id, finished=job.is_complete)
         self._flying.discard(job.id)
-        self._rest()
+        if self._idle is not None:
+            self._rest(self._idle)
 
-    def _rest(self) -> None:
-        if self._idle is not None and self.are_idle:
-            self._idle.set()
+    def _rest(self, idle: asyncio.Event) -> None:
+        if self.are_idle:
+            idle.set()

@@ -31,7 +31,6 @@ from fairlane.gateway.request.service_level import CLASS_HEADER, LANE_HEADER, Se
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import ModelCard
 
 _OTHER_MODEL = {
     True: "This model generates text and makes no embeddings.",
@@ -235,17 +234,17 @@ class Preparer:
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         request = kind.parse(body, self.room.most_token_ids(kind.most_prompts))
         model = allowed_model(self.fleet_cache, request.model, caller)
-        if model.text.card.is_embedder is not kind.embeds:
+        if model.text.is_embedder is not kind.embeds:
             raise invalid("model", _OTHER_MODEL[kind.embeds])
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
             least = f"at least {long.least_tokens}"
             raise too_long(least, request, model, prompt_param=kind.prompt_param) from None
-        _check_fields(request, model.text.card)
+        _check_fields(request, model.text)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` contains no tokens.")
-        if usual := model.text.card.usual_draw:
+        if usual := model.text.usual_draw:
             request = msgspec.structs.replace(request, draw={**usual, **request.draw})
         return request, model, prompts
 
@@ -265,13 +264,13 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
     return [tuple(chain.from_iterable(pack)) for pack in packs], [[*map(len, pack)] for pack in packs]
 
 
-def _check_fields(request: GenerationRequest, card: ModelCard) -> None:
+def _check_fields(request: GenerationRequest, text: TextModel) -> None:
     biased = request.draw.get("logit_bias")
     named = [token for token, _ in biased] if biased else ()
     for field, tokens in (("logit_bias", named), ("stop_token_ids", request.stop_token_ids)):
-        if tokens and max(tokens) >= card.vocab_size:
-            raise invalid(field, f"`{field}` contains a token id that is not below {card.vocab_size}.")
-    for field in card.refused_fields:
+        if tokens and max(tokens) >= text.card.vocab_size:
+            raise invalid(field, f"`{field}` contains a token id that is not below {text.card.vocab_size}.")
+    for field in text.refused_fields:
         if request.asks_for(field):
             raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
 

@@ -175,10 +175,9 @@ def read_chat(chat: ChatBody) -> ChatRequest:
 
 
 def _turn(message: Message, index: int) -> Turn:
-    calls = tuple(
-        ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
-        for call in message.tool_calls or ()
-    )
+    calls: tuple[ToolCall, ...] = ()
+    for call in message.tool_calls or ():
+        calls += (ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id),)
     if message.function_call is not None:  # the older form of a single call
         calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
     if calls and message.role != "assistant":
@@ -216,10 +215,10 @@ def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
-    stated = {body.max_tokens, body.max_completion_tokens} - {None}
-    if len(stated) > 1:
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if body.max_tokens not in (None, max_tokens):
         raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given, but differ.")
-    max_tokens, min_tokens = next(iter(stated), None), body.min_tokens or 0
+    min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
     if body.stream_options is not None and not body.stream:
@@ -252,4 +251,5 @@ def stated_fields(body: BaseModel) -> dict[str, Any]:
 
 
 def _stated(body: BaseModel, names: frozenset[str]) -> dict[str, Any]:
-    return {name: value for name in names & body.model_fields_set if (value := getattr(body, name)) is not None}
+    values = body.__dict__  # of all fields
+    return {name: values[name] for name in names & body.model_fields_set if values[name] is not None}

@@ -91,8 +91,13 @@ class StructureFields(Fields):
     guided_grammar: Annotated[Pattern | None, about("vLLM's older name for `structured_outputs.grammar`")] = None
 
 
+_STRUCTURE_FIELDS = frozenset(StructureFields.model_fields)
+
+
 def read_structure(body: StructureFields) -> Structure | None:
     """Return the requested structure; None for any text. Raises ApiError if two are requested."""
+    if not _STRUCTURE_FIELDS & body.model_fields_set:
+        return None
     found = _of_format(body.response_format)
     asked = body.structured_outputs
     if asked is not None:
