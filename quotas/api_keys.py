@@ -64,10 +64,6 @@ class Scopes:
             raise FieldError("scopes.act_as", "must be ids of tenants")
         return cls(**parsed)
 
-    def allows(self, scope: Literal["models", "lanes", "endpoints"], name: str) -> bool:
-        allowed: tuple[str, ...] | None = getattr(self, scope)
-        return allowed is None or name in allowed
-
     def may_act_as(self, tenant: str) -> bool:
         return self.act_as is not None and tenant in self.act_as
 

@@ -124,13 +124,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prices: Prices = FREE
 
     def __post_init__(self) -> None:
-        if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
+        choices = self.n * len(self.prompts)
+        if not self.prompts or min(self.prompts) < 0 or sum(self.prompts) > LARGEST_ASK:
             raise ValueError(f"prompts must be of 0 to {LARGEST_ASK} tokens, alone and together")
-        if not 1 <= self.max_output_tokens <= LARGEST_ASK or not (self.n >= 1 and self.choices <= 10_000):
+        if not 1 <= self.max_output_tokens <= LARGEST_ASK or not (self.n >= 1 and choices <= 10_000):
             raise ValueError(f"max_output_tokens must be from 1 to {LARGEST_ASK}, and choices from 1 to 10,000")
         if self.quantum is not None and not 1 <= self.quantum <= LARGEST_ASK:
             raise ValueError(f"quantum must be from 1 to {LARGEST_ASK}")
-        if self.resumption is not None and self.resumption.going > self.choices:
+        if self.resumption is not None and self.resumption.going > choices:
             raise ValueError("more choices resume than there are")
         named = (self.reservation_id, self.root, self.tenant, self.model, self.lane)
         once = "" if self.once is None else self.once.name

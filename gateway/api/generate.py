@@ -14,7 +14,7 @@ from fairlane.gateway.http.sse import ClientConnection, EventStream, send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry
-from fairlane.gateway.insight.telemetry.tracing import Span
+from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Span
 from fairlane.gateway.pipeline.context import Bounds, Notes, RequestContext
 from fairlane.gateway.pipeline.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.pipeline.stream import TokenEvents
@@ -151,7 +151,7 @@ class Generate(Generic[Generation]):
             plan,
             self._parts.submitter.settlements,
             context.arrived_s,
-            self._queue_span(context, plan, request),
+            self._queue_span(context, plan, request) if context.span.is_recording else NO_SPAN,
             self._parts.telemetry.gaps(context.lane, context.model, context.tenant).observe,
         )
         if context.record is not None:
@@ -160,17 +160,16 @@ class Generate(Generic[Generation]):
 
     def _queue_span(self, context: RequestContext, plan: Plan, request: LiveRequest) -> Span:
         span = context.span.child("queue")
-        if span.is_recording:
-            put_s = [job.queued_s for job in request.jobs if job.queued_s]
-            span.began_ago(asyncio.get_running_loop().time() - min(put_s) if put_s else 0.0)
-            span.set(
-                {
-                    "fairlane.lane": plan.service_level.lane.name.value,
-                    "fairlane.queue.position": min([job.place for job in request.jobs], default=0),
-                    "fairlane.queue.jobs": len(request.jobs),
-                    "fairlane.expected_ttft_ms": plan.expected_ttft_ms,
-                }
-            )
+        put_s = [job.queued_s for job in request.jobs if job.queued_s]
+        span.began_ago(asyncio.get_running_loop().time() - min(put_s) if put_s else 0.0)
+        span.set(
+            {
+                "fairlane.lane": plan.service_level.lane.name.value,
+                "fairlane.queue.position": min([job.place for job in request.jobs], default=0),
+                "fairlane.queue.jobs": len(request.jobs),
+                "fairlane.expected_ttft_ms": plan.expected_ttft_ms,
+            }
+        )
         return span
 
     def _note(self, context: RequestContext, plan: Plan) -> None:

@@ -55,7 +55,7 @@ def _record(gateway_id: str, context: RequestContext, plan: Plan, live: LiveReco
         guaranteed=plan.is_guaranteed(jobs),
         deadline_ms=level.deadline_ms,
         ttft_deadline_ms=level.hard_ttft_ms,
-        ttft_target_ms=level.ttft_ms,
+        ttft_target_ms=live.due_ms,
         expected_ttft_ms=plan.expected_ttft_ms or None,
         prompt_tokens=ask.prompt_tokens,
         choices=ask.choices,

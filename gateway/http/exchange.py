@@ -11,7 +11,8 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.request_id import request_id_of
 from fairlane.gateway.http.response import Channel
 
-_KEY = "exchange"
+# The exchange in the `state` of its ASGI scope.
+KEY = "exchange"
 
 
 @dataclass(slots=True)
@@ -26,9 +27,6 @@ class Exchange:
     # The connection's own address, if a trusted proxy named another client.
     peer: str | None = None
 
-    def put_into(self, scope: Scope) -> None:
-        scope["state"][_KEY] = self
-
     def release(self) -> None:
         self.hold.release()
 
@@ -40,11 +38,11 @@ class Exchange:
 def exchange_of(scope: Scope) -> Exchange:
     """Return a scope's exchange."""
     try:
-        found: Exchange = scope["state"][_KEY]
+        found: Exchange = scope["state"][KEY]
     except KeyError:
         unbounded = BodyHold(BodyBudget(most_bytes=2**62, most_tenant_bytes=2**62))
         found = Exchange(Disconnect(lambda: None), _NoChannel(), request_id_of(scope["headers"]), unbounded)
-        scope.setdefault("state", {})[_KEY] = found
+        scope.setdefault("state", {})[KEY] = found
     return found
 
 

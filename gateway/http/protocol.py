@@ -19,7 +19,7 @@ from fairlane.gateway.errors import ApiError, headers_too_large, invalid, reques
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connection import BoundedConnection
 from fairlane.gateway.http.connections import ConnectionLimiter, Heads
-from fairlane.gateway.http.exchange import Exchange
+from fairlane.gateway.http.exchange import KEY, Exchange
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.phases import (
     AWAITS_HEAD,
@@ -161,7 +161,8 @@ class LimitedHttpProtocol(BoundedConnection):
         self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
         place, request_id = self._place, request_id_of(self.headers)
         peer = None if place is None else place.peer
-        Exchange(self._disconnect, answer, request_id, self._hold, place, peer).put_into(cast(Scope, self.scope))
+        exchange = Exchange(self._disconnect, answer, request_id, self._hold, place, peer)
+        self.scope["state"][KEY] = exchange
 
     def on_body(self, body: bytes) -> None:
         received = self._input

@@ -26,7 +26,10 @@ def random_id() -> str:
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the caller's id if it sent exactly one, well-formed; else a new one."""
-    given = [value for name, value in headers if name == HEADER]
-    if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
-        return given[0].decode("ascii")
+    given = None
+    for name, value in headers:
+        if name == HEADER:
+            given = value if given is None else b""
+    if given and _WELL_FORMED.fullmatch(given):
+        return given.decode("ascii")
     return f"req_{random_id()}"

@@ -100,19 +100,20 @@ class Answer:
         status = message["status"]
         headers = [*cycle.default_headers, *message.get("headers", ())]
         names, values = zip(*headers, strict=True) if headers else ((), ())
-        places = _places(names)
+        connection, length, coding = _places(names)
         if HEADER_VALUE_RE.search(b"".join(values)):
             raise RuntimeError("invalid HTTP header value")
         cycle.response_started, cycle.waiting_for_100_continue = True, False
         head = [STATUS_LINE[status], *[b"%b: %b\r\n" % header for header in headers]]
-        connection, length, coding = [None if place is None else headers[place][1] for place in places]
-        closes = connection is not None and b"close" in [token.strip() for token in connection.lower().split(b",")]
+        closes = False
+        if connection is not None:
+            closes = b"close" in [token.strip() for token in headers[connection][1].lower().split(b",")]
         if not (cycle.keep_alive or closes):
             head.append(b"connection: close\r\n")
         cycle.keep_alive = cycle.keep_alive and not closes
         if length is not None:
-            cycle.chunked_encoding, cycle.expected_content_length = False, int(length)
-        elif coding is not None and coding.lower() == b"chunked":
+            cycle.chunked_encoding, cycle.expected_content_length = False, int(headers[length][1])
+        elif coding is not None and headers[coding][1].lower() == b"chunked":
             cycle.chunked_encoding = True
         elif cycle.scope["method"] != "HEAD" and status not in _BODILESS:
             self._is_open_ended = cycle.scope["http_version"] == "1.0"  # HTTP/1.0: the connection is not kept alive

@@ -149,6 +149,6 @@ class EventStream(ClientConnection):
 async def send_json(send: Send, document: object, headers: Headers) -> None:
     """Send one whole JSON response."""
     body = msgspec.json.encode(document)
-    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 200, "headers": [*headers, *fixed]})
     await send({"type": "http.response.body", "body": body})

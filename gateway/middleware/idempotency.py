@@ -195,12 +195,13 @@ def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """Return the idempotency key of a request, if any.
 
     `headers` are the ASGI scope's. Raises ApiError if the key is malformed or given twice."""
-    given = [value.strip() for name, value in headers if name == _HEADER]
-    if not given:
-        return None
-    if len(given) != 1 or not _WELL_FORMED.fullmatch(given[0]):
+    given = None
+    for name, value in headers:
+        if name == _HEADER:
+            given = value.strip() if given is None else b""
+    if given is not None and not _WELL_FORMED.fullmatch(given):
         raise invalid(HEADER, f"`{HEADER}` must be sent once, as 1 to 255 printable ASCII characters.")
-    return given[0]
+    return given
 
 
 def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:

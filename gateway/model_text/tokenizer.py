@@ -74,6 +74,9 @@ class PromptTooLong(Exception):
         self.least_tokens = least_tokens
 
 
+_MOST_BYTES_OF_A_CHARACTER = 4  # in UTF-8
+
+
 class TextModel:
     """One model's tokenizer and chat template. Immutable, and safe to use from several threads."""
 
@@ -122,7 +125,8 @@ class TextModel:
             messages, tools = self._conversation.with_tools(messages, tools), ()
         try:
             offered = [tool.as_json() for tool in tools] if tools else None
-            text = self._render(self._conversation.messages(messages), offered, None if effort is None else effort.word)
+            word = None if effort is None else effort.word
+            text = self._template.render(self._conversation.messages(messages), offered, word)
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:
@@ -130,12 +134,10 @@ class TextModel:
             return self._control.encode(text)
         raise invalid("messages", reason)
 
-    def _render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, effort: str | None = None
-    ) -> str:
+    def _render(self, messages: list[dict[str, Any]]) -> str:
         if self._template is None:
             raise TemplateRefusal("This model has no chat template.")
-        return self._template.render(messages, tools, effort)
+        return self._template.render(messages)
 
     def tail(self, prompt: Sequence[int]) -> str:
         """Return the end of a prompt as text, control tokens by name: the template may begin the response there."""
@@ -199,6 +201,8 @@ class TextModel:
         return self.vocabulary.token_bytes(token_id)
 
     def _check_length(self, text: str) -> None:
+        if _MOST_BYTES_OF_A_CHARACTER * len(text) <= self.card.context_length:
+            return  # it fits even with a token for each byte
         least_tokens = self.vocabulary.least_tokens(text)
         if least_tokens > self.card.context_length:
             raise PromptTooLong(least_tokens)

@@ -290,8 +290,8 @@ def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedM
 
 def may_use(caller: Caller, model: str) -> bool:
     """Return whether both tenant and key allow a model."""
-    allowed = caller.identity.tenant.models
-    return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)
+    tenants, keys = caller.identity.tenant.models, caller.identity.key.scopes.models
+    return (tenants is None or model in tenants) and (keys is None or model in keys)
 
 
 def _span_attributes(
