@@ -1,7 +1,7 @@
 """Tenants, API keys, token budgets and the usage ledger: exact to the token, under concurrency and crashes.
 
     store.py                          the interface to budgets: requests, replies and refusals; start here
-    limits.py, sizing.py, windows.py  pure arithmetic: rules, what a request gets or why not, minutes, days and months
+    limits.py, sizing.py, windows.py  pure arithmetic: rules, refusals and retry times, what a request gets, windows
     redis_store.py, scripts.py        budgets in Redis, one function of `lua/` for each call
     memory_store.py, memory_levels.py the same rules in memory, for tests and for a gateway whose store is unavailable
     packing.py, keyspace.py           binary layout of limits and figures; names of Redis keys

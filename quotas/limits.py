@@ -17,6 +17,7 @@ from fairlane.quotas.windows import MINUTE, Totals, Window
 # Largest figure of a limit, so that sums of two stay exact in the scripts' doubles; 10**6 currency units for money.
 LARGEST = 10**15
 
+# `live`: requests that are not settled.
 WindowName = Literal["minute", "day", "month", "live", "request"]
 Kind = Literal["rate", "concurrency", "quota", "exceeds"]
 # When a reservation was paused, in ms of the store's clock, and its id: the order in which paused reservations resume.
@@ -291,3 +292,54 @@ class Level:
 def statuses(levels: Iterable[Level], now_ms: int) -> tuple[LimitStatus, ...]:
     """Return the status of every limit that is set, level by level."""
     return tuple(level.status(rule, figure, now_ms) for level in levels for rule, figure in level.rules())
+
+
+def is_paced(rule: LimitRule) -> bool:
+    """Return whether running requests pause at this limit."""
+    return rule.window == "minute" and "output" in rule.counts
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRefusal:
+    """A limit that a request does not fit, and when it would."""
+
+    status: LimitStatus
+    requested: int
+    # None if waiting does not help by itself: a running request must end, or it can never fit.
+    retry_after_s: float | None
+    kind: Kind
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """Rank of a refusal: those that can never fit first, then by retry time."""
+        return (1 if self.kind == "exceeds" else 0), self.retry_after_s or 0.0
+
+
+def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[LimitRefusal]:
+    """Return every limit that the demand does not fit, those in shadow included."""
+    found = []
+    for level in levels:
+        for rule, figure in level.rules():
+            is_shadow = rule.name in level.shadow
+            amount, most = demand.uncut(rule) if is_shadow else (demand.amount(rule), demand.most(rule))
+            excess = level.used(rule) + level.reserved(rule) + amount - figure
+            if level.paused and is_paced(rule) and not is_shadow:
+                excess = max(1, excess)
+            if most > figure:
+                found.append(LimitRefusal(level.status(rule, figure, now_ms), most, None, "exceeds"))
+            elif excess > 0 and amount > 0:
+                retry_s = _retry_s(level, rule, excess, now_ms)
+                found.append(LimitRefusal(level.status(rule, figure, now_ms), amount, retry_s, rule.kind))
+    return found
+
+
+def most_severe(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
+    """Return the refusal to report: the first with the highest weight that is not in shadow."""
+    binding = [refusal for refusal in found if not refusal.status.shadow]
+    return max(binding, key=lambda refusal: refusal.weight, default=None)
+
+
+def _retry_s(level: Level, rule: LimitRule, excess: int, now_ms: int) -> float | None:
+    window = level.windows[rule.window]
+    fits_ms = window.frees_ms(excess, rule.counts)
+    return None if fits_ms is None else (fits_ms - now_ms) / 1e3

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.limits import FREE, Demand, Level, Limits, Place, Prices, Scope
-from fairlane.quotas.sizing import is_paced
+from fairlane.quotas.limits import FREE, Demand, Level, Limits, Place, Prices, Scope, is_paced
 from fairlane.quotas.store import AccessDenied, Ask, Reason
 from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Totals, calendar_at
 

@@ -87,8 +87,8 @@ class MemoryQuotaStore:
             prices=prices,
         )
         demand = sizing.sized(levels, demand, ask.quantum)
-        found = sizing.refusals(levels, demand, now_ms)
-        refusal = sizing.most_severe(found)
+        found = limits.refusals(levels, demand, now_ms)
+        refusal = limits.most_severe(found)
         if refusal is not None:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)

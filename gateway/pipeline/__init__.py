@@ -5,7 +5,7 @@
     admission.py      decide whether it is admitted, and with which guarantee
     prices.py         look up what its tokens cost
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
-    job_message.py    the message that a worker receives; draws the seed
+    job_message.py    the message that a worker receives, with its seed (`seeds.py`)
     delivery.py       deliver events from the queues to its jobs
     stream.py         turn tokens into text, report progress, and end the stream at a deadline
     grants.py         grant more output while it runs

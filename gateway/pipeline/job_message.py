@@ -3,16 +3,15 @@
 import hashlib
 from array import array
 
-from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.pipeline.prepare import Plan, Tokens
-from fairlane.quotas.store import Once, Reservation
+from fairlane.gateway.pipeline.seeds import drawn_seed
+from fairlane.quotas.store import Reservation
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.planner.kv.prefix_reuse import salted_group
 from fairlane.scheduler.protocol.messages import Job
 
-_SEED_BITS = 63
 _FINGERPRINT_DIGITS = 16
 
 
@@ -34,7 +33,7 @@ def job_message(
         most = min(most, reservation.most_tokens)
         granted = min(most, reservation.granted_tokens)
     carried = CARRIED.get()
-    seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
+    seed = drawn_seed(caller.once, number) if request.seed is None else request.seed
     return Job(
         job_id=plan.ids[number],
         gateway_id=gateway_id,
@@ -70,13 +69,6 @@ def job_message(
 
 def _left(ms: float, elapsed_ms: float) -> float:
     return max(1.0, ms - elapsed_ms)
-
-
-def _drawn_seed(once: Once | None, number: int) -> int:
-    if once is None:
-        return int(random_id(), 16) % (1 << _SEED_BITS)
-    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
-    return int.from_bytes(digest) % (1 << _SEED_BITS)
 
 
 def _share_group(tenant: Tenant, salt: str) -> str:

@@ -5,8 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, Prices, statuses
-from fairlane.quotas.sizing import most_severe, refusals, sized
+from fairlane.quotas.limits import (
+    LARGEST,
+    LIMIT_NAMES,
+    RULES,
+    Demand,
+    Level,
+    Limits,
+    Prices,
+    most_severe,
+    refusals,
+    statuses,
+)
+from fairlane.quotas.sizing import sized
 from fairlane.quotas.windows import FixedWindow, Minute, Totals
 
 NOW_MS = 1_000_000

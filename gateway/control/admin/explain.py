@@ -17,8 +17,7 @@ from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
-from fairlane.quotas.limits import FREE, RULES, Demand, LimitStatus, Prices
-from fairlane.quotas.sizing import LimitRefusal, most_severe
+from fairlane.quotas.limits import FREE, RULES, Demand, LimitRefusal, LimitStatus, Prices, most_severe
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, assess
