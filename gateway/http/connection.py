@@ -46,11 +46,12 @@ class BoundedConnection(HttpToolsProtocol):
         self._patience: Patience | None = None
         # Of unanswered requests: several if they are pipelined.
         self._answers: list[Answer] = []
-        self._disconnect = Disconnect(lambda: self.flow.resume_reading())
+        self._disconnect: Disconnect
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
         self.flow = Flow(transport)
+        self._disconnect = Disconnect(self.flow.resume_reading)
         peer = self.client[0] if self.client else ""
         self._is_proxied = peer in self.proxies
         self._place = self.limiter.enter(self, None if self._is_proxied else peer)

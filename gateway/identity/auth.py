@@ -168,7 +168,8 @@ def check(caller: Caller, scope: Scope) -> None:
     """Check that a caller may use a tenant path.
 
     Raises ApiError: `address_not_allowed`, `endpoint_not_allowed`, `tenant_suspended`."""
-    if not caller.identity.key.scopes.allows_address((scope.get("client") or ("",))[0]):
+    scopes = caller.identity.key.scopes
+    if scopes.cidrs is not None and not scopes.allows_address((scope.get("client") or ("",))[0]):
         raise ApiError("This key may not be used from this address.", "address_not_allowed")
     if not may_ask(caller, scope["path"]):
         raise ApiError("This key may not be used for this path.", "endpoint_not_allowed")

@@ -178,7 +178,7 @@ def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mappin
 def _tainted(text: str, taint: str) -> str:
     if GIVEN not in taint:
         return text
-    made = str.__new__(Tainted, text)
+    made = Tainted(text)
     made._taint = taint
     return made
 

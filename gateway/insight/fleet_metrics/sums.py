@@ -113,7 +113,7 @@ _UPPER_MS = [upper_ms(number) for number in range(LAST_BUCKET)]
 def observe(buckets: Buckets, ms: float) -> None:
     """Count a duration."""
     number = bisect_left(_UPPER_MS, ms)
-    buckets[number] = buckets.get(number, 0) + 1
+    buckets[number] = buckets[number] + 1 if number in buckets else 1
 
 
 def percentiles_ms(buckets: Buckets, shares: Sequence[float]) -> list[float]:
