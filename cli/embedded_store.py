@@ -21,7 +21,6 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 # For processes that write to such a directory.
 UMASK = 0o077
-# Options of the server, apart from its places.
 OPTIONS = "--port 0 --unixsocketperm 700 --appendonly yes --appendfsync everysec --daemonize no"
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -54,7 +54,6 @@ class ImportPlan:
     """What to create, parents before their children, and what cannot be imported."""
 
     tenants: list[Document] = field(default_factory=list)
-    # Tenants that are blocked in LiteLLM.
     suspended: list[str] = field(default_factory=list)
     # Tenant and body of each; the bodies hold hashes of keys.
     keys: list[tuple[str, Document]] = field(default_factory=list, repr=False)

@@ -9,18 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from fairlane.cli import printer
 from fairlane.cli.client import TenantId, Url, check_writable, connect, segment, write_whole
-from fairlane.cli.printer import (
-    Document,
-    Output,
-    OutputCommand,
-    OutputForm,
-    default_command,
-    duration,
-    show,
-    show_list,
-    show_table,
-)
 
 WORKER_COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
 FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "gpu_seconds", "kv_block_seconds")
@@ -33,12 +23,12 @@ Incarnation = Annotated[str | None, typer.Option(help="Deleted tenant of this id
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Date (included), RFC 3339 or Unix time.")]
 
 
-usage = typer.Typer(cls=default_command("show"), no_args_is_help=True, add_completion=False)
+usage = typer.Typer(cls=printer.default_command("show"), no_args_is_help=True, add_completion=False)
 workers = typer.Typer(no_args_is_help=True, add_completion=False)
 lanes = typer.Typer(add_completion=False)
 
 
-@usage.command("show", cls=OutputCommand)
+@usage.command("show", cls=printer.OutputCommand)
 def show_usage(
     tenant: TenantId,
     since: Since = None,
@@ -46,7 +36,7 @@ def show_usage(
     group_by: Annotated[str | None, typer.Option(help="Comma-separated: lane, model, key, day.")] = None,
     incarnation: Incarnation = None,
     url: Url = None,
-    output: Output = OutputForm.TABLE,
+    output: printer.Output = printer.OutputForm.TABLE,
 ) -> None:
     """Show requests and tokens, summed from the ledger."""
     with connect(url) as admin:
@@ -57,10 +47,10 @@ def show_usage(
         if groups:
             rows.append((*("total", *[""] * (len(groups) - 1)), *_figures(report["total"])))
         columns = (*groups, *(f"cost ({report['currency']})" if name == "cost" else name for name in FIGURES))
-        show(report, output, lambda: show_table(columns, rows or [_figures(report["total"])]))
+        printer.show(report, output, lambda: printer.show_table(columns, rows or [_figures(report["total"])]))
 
 
-def _figures(line: Document) -> tuple[object, ...]:
+def _figures(line: printer.Document) -> tuple[object, ...]:
     return tuple(f"{Decimal(line[name]) / NANO:,f}" if name == "cost" else line[name] for name in FIGURES)
 
 
@@ -104,11 +94,11 @@ def _write(chunks: Iterable[bytes], output: Path | None) -> None:
     write_whole(output, chunks)
 
 
-@workers.command("list", cls=OutputCommand)
-def list_workers(url: Url = None, output: Output = OutputForm.TABLE) -> None:
+@workers.command("list", cls=printer.OutputCommand)
+def list_workers(url: Url = None, output: printer.Output = printer.OutputForm.TABLE) -> None:
     """List live workers and their load."""
     with connect(url) as admin:
-        show_list(admin.all("/workers"), WORKER_COLUMNS, _row, output)
+        printer.show_list(admin.all("/workers"), WORKER_COLUMNS, _row, output)
 
 
 @workers.command()
@@ -127,27 +117,27 @@ def undrain(worker: Worker, url: Url = None) -> None:
         typer.echo(f"{worker} takes jobs again")
 
 
-@lanes.command(cls=OutputCommand)
-def list_lanes(url: Url = None, output: Output = OutputForm.TABLE) -> None:
+@lanes.command(cls=printer.OutputCommand)
+def list_lanes(url: Url = None, output: printer.Output = printer.OutputForm.TABLE) -> None:
     """Show each lane's queue, running and preempted work, and targets."""
     with connect(url) as admin:
-        show_list(admin.all("/lanes"), LANE_COLUMNS, _lane_row, output)
+        printer.show_list(admin.all("/lanes"), LANE_COLUMNS, _lane_row, output)
 
 
-def _lane_row(lane: Document) -> tuple[object, ...]:
+def _lane_row(lane: printer.Document) -> tuple[object, ...]:
     return (
         lane["lane"],
         lane["queued"],
-        duration(lane["oldest_wait_ms"]),
+        printer.duration(lane["oldest_wait_ms"]),
         lane["running"],
         lane["preempted"],
         float(lane["tokens_per_s"]),
-        duration(lane["ttft_target_ms"]),
-        duration(lane["tpot_target_ms"]),
+        printer.duration(lane["ttft_target_ms"]),
+        printer.duration(lane["tpot_target_ms"]),
     )
 
 
-def _row(worker: Document) -> tuple[object, ...]:
+def _row(worker: printer.Document) -> tuple[object, ...]:
     return (
         worker["id"],
         worker["model"],

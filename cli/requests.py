@@ -5,20 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from fairlane.cli import printer
 from fairlane.cli.client import Url, connect, segment
-from fairlane.cli.printer import (
-    Document,
-    Output,
-    OutputCommand,
-    OutputForm,
-    duration,
-    moment,
-    printable,
-    show,
-    show_document,
-    show_list,
-    show_table,
-)
 from fairlane.scheduler.protocol.lanes import LaneName
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -34,7 +22,7 @@ State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 Outcome = Literal["rejected", "finished", "cancelled", "expired", "unavailable", "failed"]
 
 
-@app.command("ls", cls=OutputCommand)
+@app.command("ls", cls=printer.OutputCommand)
 def list_requests(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     lane: Annotated[LaneName | None, typer.Option(help="Only this lane's.")] = None,
@@ -43,68 +31,69 @@ def list_requests(
     slowest: Annotated[Literal["ttft", "total", "queue"] | None, typer.Option(help="Longest of these first.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Maximum number of rows.")] = 20,
     url: Url = None,
-    output: Output = OutputForm.TABLE,
+    output: printer.Output = printer.OutputForm.TABLE,
 ) -> None:
     """List running requests, then those that ended last; or the slowest first."""
     with connect(url) as admin:
         query = {"tenant": tenant, "lane": lane, "state": state, "outcome": outcome, "slowest": slowest}
-        show_list(admin.get("/requests", limit=limit, **query)["data"], COLUMNS, _row, output)
+        printer.show_list(admin.get("/requests", limit=limit, **query)["data"], COLUMNS, _row, output)
 
 
-@app.command("show", cls=OutputCommand)
-def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
+@app.command("show", cls=printer.OutputCommand)
+def show_request(name: Name, url: Url = None, output: printer.Output = printer.OutputForm.TABLE) -> None:
     """Show all that is recorded of a request."""
     with connect(url) as admin:
         found = admin.get(f"/requests/{segment(name)}")
-        show(found, output, lambda: _show_tables(found))
+        printer.show(found, output, lambda: _show_tables(found))
 
 
-@app.command(cls=OutputCommand)
-def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
+@app.command(cls=printer.OutputCommand)
+def why(name: Name, url: Url = None, output: printer.Output = printer.OutputForm.TABLE) -> None:
     """Explain in a sentence or two why a request was slow, refused or ended."""
     with connect(url) as admin:
         shown = {field: value for field, value in admin.get(f"/requests/{segment(name)}").items() if field in WHY}
-        show(shown, output, lambda: typer.echo(printable(shown["why"])))
+        printer.show(shown, output, lambda: typer.echo(printer.printable(shown["why"])))
 
 
-def _show_tables(request: Document) -> None:
-    show_document({name: value for name, value in request.items() if name not in _LISTS}, OutputForm.TABLE)
-    times = [(name.removesuffix("_ms"), duration(ms)) for name, ms in request["time"].items()]
-    waits = [(wait["reason"], duration(wait["ms"]), wait.get("words")) for wait in request["waits"]]
+def _show_tables(request: printer.Document) -> None:
+    printer.show_document(
+        {name: value for name, value in request.items() if name not in _LISTS}, printer.OutputForm.TABLE
+    )
+    times = [(name.removesuffix("_ms"), printer.duration(ms)) for name, ms in request["time"].items()]
+    waits = [(wait["reason"], printer.duration(wait["ms"]), wait.get("words")) for wait in request["waits"]]
     tables: Mapping[tuple[str, ...], Sequence[tuple[object, ...]]] = {
         TIME_COLUMNS: times[1:] + times[:1],  # the total comes last
         ("waited for", "time", "that is"): waits,
         PREEMPTION_COLUMNS: [_preemption_row(each) for each in request["preemptions"]],
-        EVENT_COLUMNS: [_event_row(each) for each in request["events"]],
+        EVENT_COLUMNS: [
+            (printer.duration(each["at_ms"]), each["kind"], each["position"], printer.duration(each["stall_ms"]))
+            for each in request["events"]
+        ],
     }
     for columns, rows in tables.items():
         if rows:
             typer.echo()
-            show_table(columns, rows)
+            printer.show_table(columns, rows)
 
 
-def _event_row(event: Document) -> tuple[object, ...]:
-    return duration(event["at_ms"]), event["kind"], event["position"], duration(event["stall_ms"])
-
-
-def _row(request: Document) -> tuple[object, ...]:
-    times = [duration(request[name]) for name in ("queue_ms", "ttft_ms", "total_ms")]
+def _row(request: printer.Document) -> tuple[object, ...]:
+    times = [printer.duration(request[name]) for name in ("queue_ms", "ttft_ms", "total_ms")]
     how = request["code"] or request["outcome"]
     who = request["request_id"], request["tenant"], request["lane"] or None, request["state"], how
-    return moment(request["arrived_at"]), *who, *times, request["output_tokens"], request["preemptions"]
+    return printer.moment(request["arrived_at"]), *who, *times, request["output_tokens"], request["preemptions"]
 
 
-def _preemption_row(preemption: Document) -> tuple[object, ...]:
+def _preemption_row(preemption: printer.Document) -> tuple[object, ...]:
     cause = preemption["cause"] or {"tenant": None, "lane": None, "resource": None}
     by = " of ".join(str(part) for part in (cause["lane"], cause["tenant"]) if part)
     return (
-        duration(preemption["at_ms"]),
+        printer.duration(preemption["at_ms"]),
         preemption["choice"],
         by or None,
         cause["resource"],
         preemption["mode"],
         preemption["blocks"],
         preemption["bytes"],
-        duration(preemption["predicted_ms"]),
-        duration(preemption["stall_ms"]),
+        printer.duration(preemption["predicted_ms"]),
+        printer.duration(preemption["stall_ms"]),
     )

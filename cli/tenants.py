@@ -10,20 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fairlane.cli import printer
-from fairlane.cli.client import (
-    AdminClient,
-    CommandError,
-    LimitOptions,
-    TenantId,
-    Url,
-    connect,
-    given,
-    limits_by_of,
-    limits_of,
-    read_yaml,
-    segment,
-)
+from fairlane.cli import client, printer
 from fairlane.cli.options import with_options
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_document, show_list, show_table
 from fairlane.gateway.control.admin.inputs import TenantBody, TenantChange
@@ -46,7 +33,7 @@ FIELDS = {
     "preemption": Annotated[str | None, typer.Option(help="exact or fast.")],
     "reserve": Annotated[str | None, typer.Option(help="progressive or full.")],
     "share_group": Annotated[str | None, typer.Option(help="Tenants of one group share cached prompts.")],
-    "limit": LimitOptions,
+    "limit": client.LimitOptions,
     "limit_by": Annotated[
         Texts,
         typer.Option(
@@ -64,70 +51,70 @@ COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits
 
 
 @app.command("list", cls=OutputCommand)
-def list_tenants(url: Url = None, output: Output = OutputForm.TABLE) -> None:
+def list_tenants(url: client.Url = None, output: Output = OutputForm.TABLE) -> None:
     """List all tenants."""
-    with connect(url) as admin:
+    with client.connect(url) as admin:
         show_list(admin.all("/tenants"), COLUMNS, _row, output)
 
 
 @app.command(cls=OutputCommand)
-def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) -> None:
+def show(tenant: client.TenantId, url: client.Url = None, output: Output = OutputForm.JSON) -> None:
     """Show one tenant with all its fields."""
-    with connect(url) as admin:
-        show_document(admin.get(f"/tenants/{segment(tenant)}"), output)
+    with client.connect(url) as admin:
+        show_document(admin.get(f"/tenants/{client.segment(tenant)}"), output)
 
 
 @app.command()
 @with_options(FIELDS)
 def create(
-    tenant: TenantId,
+    tenant: client.TenantId,
     parent: Annotated[str | None, typer.Option(help="Parent tenant, whose limits apply too; it never changes.")] = None,
     *,
-    url: Url = None,
+    url: client.Url = None,
     **options: object,
 ) -> None:
     """Create a tenant; it needs an API key to be used (`fairlane keys create`)."""
-    with connect(url) as admin:
-        admin.call("POST", "/tenants", {"id": tenant, **given(parent=parent), **_fields(options)})
+    with client.connect(url) as admin:
+        admin.call("POST", "/tenants", {"id": tenant, **client.given(parent=parent), **_fields(options)})
         typer.echo(f"{tenant} is created")
 
 
 @app.command()
 @with_options(FIELDS)
-def update(tenant: TenantId, *, url: Url = None, **options: object) -> None:
+def update(tenant: client.TenantId, *, url: client.Url = None, **options: object) -> None:
     """Change the given fields of a tenant; `--limit NAME=none` removes a limit."""
-    with connect(url) as admin:
+    with client.connect(url) as admin:
         fields = _fields(options)
-        admin.call("PATCH", f"/tenants/{segment(tenant)}", fields)
+        admin.call("PATCH", f"/tenants/{client.segment(tenant)}", fields)
         typer.echo(f"{tenant} is changed" if fields else f"nothing to change for {tenant}")
 
 
 @app.command()
 def delete(
-    tenant: TenantId,
+    tenant: client.TenantId,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
-    url: Url = None,
+    url: client.Url = None,
 ) -> None:
     """Delete a tenant: its keys stop at once, its requests are cancelled, its data is erased; its ledger stays."""
-    with connect(url) as admin:
+    with client.connect(url) as admin:
         if not yes:
             typer.confirm(f"Delete {tenant}, stop its keys and cancel what it runs?", abort=True, err=True)
-        admin.call("DELETE", f"/tenants/{segment(tenant)}")
+        admin.call("DELETE", f"/tenants/{client.segment(tenant)}")
         typer.echo(f"{tenant} is deleted")
 
 
 @app.command(cls=OutputCommand)
 def erase(
-    tenant: TenantId,
+    tenant: client.TenantId,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
-    url: Url = None,
+    url: client.Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Erase the ledgers and audit values of all deleted tenants with an id; print what was erased."""
-    with connect(url) as admin:
+    with client.connect(url) as admin:
         if not yes:
             typer.confirm(f"Erase the ledgers of all deleted tenants named {tenant}, for good?", abort=True, err=True)
-        reply = admin.call("POST", f"/tenants/{segment(tenant)}/erase")
+        reply = admin.call("POST", f"/tenants/{client.segment(tenant)}/erase")
         rows = [(name.replace("_", " "), count) for name, count in reply["erased"].items()]
         printer.show(reply, output, lambda: show_table(("erased", "count"), rows))
         if not reply["complete"]:
@@ -135,37 +122,37 @@ def erase(
 
 
 @app.command()
-def suspend(tenant: TenantId, url: Url = None) -> None:
+def suspend(tenant: client.TenantId, url: client.Url = None) -> None:
     """Reject a tenant's requests with 403 and cancel running ones, until it is resumed."""
-    with connect(url) as admin:
-        admin.call("POST", f"/tenants/{segment(tenant)}/suspend")
+    with client.connect(url) as admin:
+        admin.call("POST", f"/tenants/{client.segment(tenant)}/suspend")
         typer.echo(f"{tenant} is suspended")
 
 
 @app.command()
-def resume(tenant: TenantId, url: Url = None) -> None:
+def resume(tenant: client.TenantId, url: client.Url = None) -> None:
     """Serve a suspended tenant again."""
-    with connect(url) as admin:
-        admin.call("POST", f"/tenants/{segment(tenant)}/resume")
+    with client.connect(url) as admin:
+        admin.call("POST", f"/tenants/{client.segment(tenant)}/resume")
         typer.echo(f"{tenant} is resumed")
 
 
 @app.command(cls=OutputCommand)
 def explain(
-    tenant: TenantId,
+    tenant: client.TenantId,
     prompt_tokens: Annotated[int, typer.Option(min=0)],
     max_output_tokens: Annotated[int, typer.Option(min=1)],
     lane: Annotated[str, typer.Option(help="latency or throughput.")] = "latency",
     model: Annotated[str | None, typer.Option(help="Defaults to any model that the tenant may use.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Milliseconds from arrival to the last token.")] = None,
-    url: Url = None,
+    url: client.Url = None,
     output: Output = OutputForm.JSON,
 ) -> None:
     """Check whether a request of these sizes would be admitted now; nothing is reserved."""
-    with connect(url) as admin:
+    with client.connect(url) as admin:
         sizes = {"prompt_tokens": prompt_tokens, "max_output_tokens": max_output_tokens, "lane": lane}
-        body = {**sizes, **given(model=model, deadline_ms=deadline_ms)}
-        show_document(admin.call("POST", f"/tenants/{segment(tenant)}/explain", body), output)
+        body = {**sizes, **client.given(model=model, deadline_ms=deadline_ms)}
+        show_document(admin.call("POST", f"/tenants/{client.segment(tenant)}/explain", body), output)
 
 
 @app.command()
@@ -173,10 +160,10 @@ def apply(
     file: Annotated[Path, typer.Option("-f", "--file", help="YAML with `tenants:`, or `tenants list -o yaml`.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, without changing it.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete tenants that are not in the file.")] = False,
-    url: Url = None,
+    url: client.Url = None,
 ) -> None:
     """Make the stored tenants match a file. Omitted fields get their defaults."""
-    with connect(url) as admin:
+    with client.connect(url) as admin:
         wanted = read_file(file)
         stored = list(admin.all("/tenants"))
         changes = plan(wanted, stored, prune=prune)
@@ -199,8 +186,8 @@ def _row(tenant: Document) -> tuple[object, ...]:
 
 def _fields(options: Document) -> Document:
     limit, limit_by = options.pop("limit"), options.pop("limit_by")
-    limits = limits_of(limit) if limit else None
-    return given(limits=limits, limits_by=limits_by_of(limit_by) if limit_by else None, **options)
+    limits = client.limits_of(limit) if limit else None
+    return client.given(limits=limits, limits_by=client.limits_by_of(limit_by) if limit_by else None, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,16 +213,16 @@ class PlannedChange:
 
 def read_file(path: Path) -> list[Document]:
     """Read tenants, complete and validated. Raises CommandError naming the tenant and the field."""
-    document = read_yaml(path)
+    document = client.read_yaml(path)
     listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
     # A plain empty list, with --prune, would delete every tenant.
     if not isinstance(listed, list) or (listed is document and not listed):
-        raise CommandError(f"{path}: must hold `tenants:` with a list, and nothing else")
+        raise client.CommandError(f"{path}: must hold `tenants:` with a list, and nothing else")
     tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(listed)]
     ids = [tenant["id"] for tenant in tenants]
     for name in ids:
         if ids.count(name) > 1:
-            raise CommandError(f"{path}: tenant {name} is listed twice")
+            raise client.CommandError(f"{path}: tenant {name} is listed twice")
     return tenants
 
 
@@ -254,7 +241,9 @@ def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: boo
         if now is None:
             changes.append(PlannedChange("create", tenant["id"], tenant, {}))
         elif tenant["parent"] != now["parent"]:
-            raise CommandError(f"tenant {tenant['id']}: its parent is {_shown(now['parent'])}, and cannot change")
+            raise client.CommandError(
+                f"tenant {tenant['id']}: its parent is {_shown(now['parent'])}, and cannot change"
+            )
         elif fields := {name: tenant[name] for name in TENANT_FIELDS if tenant[name] != now[name]}:
             changes.append(PlannedChange("update", tenant["id"], fields, now, versions[tenant["id"]]))
     before = _depths({"id": name, **fields} for name, fields in known.items())
@@ -270,16 +259,18 @@ def _depths(tenants: Iterable[Document]) -> dict[str, int]:
         while parent is not None:
             above += 1
             if parent not in parents:
-                raise CommandError(f"tenant {name}: its parent or ancestor {parent} would not exist")
+                raise client.CommandError(f"tenant {name}: its parent or ancestor {parent} would not exist")
             if above >= DEEPEST:
-                raise CommandError(f"tenant {name}: a tenant has at most {DEEPEST - 1} ancestors, without a cycle")
+                raise client.CommandError(
+                    f"tenant {name}: a tenant has at most {DEEPEST - 1} ancestors, without a cycle"
+                )
             parent = parents[parent]
         depths[name] = above
     return depths
 
 
-def _carry_out(admin: AdminClient, change: PlannedChange) -> None:
-    path = f"/tenants/{segment(change.tenant)}"
+def _carry_out(admin: client.AdminClient, change: PlannedChange) -> None:
+    path = f"/tenants/{client.segment(change.tenant)}"
     fields = change.fields
     match change.action:
         case "create":
@@ -294,14 +285,14 @@ def _carry_out(admin: AdminClient, change: PlannedChange) -> None:
 
 def _whole(entry: object, place: str) -> Document:
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
-        raise CommandError(f"{place}: must be an object of a tenant's fields")
+        raise client.CommandError(f"{place}: must be an object of a tenant's fields")
     try:
         settable = {name: value for name, value in entry.items() if name not in READ_ONLY}
         stated = checked_fields(TenantBody, {}, settable).model_dump(exclude_none=True)
         blank = Tenant(id=stated.pop("id"), root="", parent=stated.pop("parent", None))
         tenant = tenant_view(blank.changed(stated))
     except (ApiError, FieldError) as error:
-        raise CommandError(f"{place}: {error}") from None
+        raise client.CommandError(f"{place}: {error}") from None
     return {name: value for name, value in tenant.items() if name in ("id", *TENANT_FIELDS)}
 
 

@@ -14,6 +14,7 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from fairlane.common.redacted import Redacted
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import Once
@@ -52,9 +53,6 @@ class Seal:
         """Return a keyed digest, which identifies a content but cannot confirm a guess without the key."""
         return hmac.digest(self._mark_key, digest, "sha256").hex()
 
-    def __repr__(self) -> str:
-        return "Seal()"
-
 
 def _derived(drawn: bytes, purpose: bytes) -> bytes:
     return hmac.digest(drawn, b"fairlane contents 1 " + purpose + b"\x01", "sha256")
@@ -76,16 +74,12 @@ class Name(msgspec.Struct, frozen=True):
     digest: str
 
 
-class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
+class EndedRun(Redacted, frozen=True, kw_only=True):
     """The response with which a request ended."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
-    # None if the body is not available.
     body: bytes | None
-
-    def __repr__(self) -> str:
-        return f"Ended({self.status})"
 
 
 class OwnedRun(msgspec.Struct, frozen=True):

@@ -81,7 +81,6 @@ class HeldReservation:
     demand: Demand
     levels: Sequence[LevelId]
     slice: int
-    lease_ends_ms: int
     shadowed: tuple[str, ...]
     input: int
     # Tokens held since the start, charged ones included.

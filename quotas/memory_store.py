@@ -1,10 +1,10 @@
-"""An in-memory quota store with an injected clock: for gateways that cannot reach Redis, and the Redis store's oracle.
+"""Budgets in memory with an injected clock: for gateways that cannot reach Redis, and the Redis store's oracle.
 
-It knows tenants and keys only as far as `reserve` needs them: see `put_tenant` and `put_key`."""
+It knows tenants and keys only as far as `reserve` needs them: see `put_tenant` and `put_key`. It has no leases."""
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -12,15 +12,12 @@ from fairlane.quotas import keyspace, limits, sizing
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
 from fairlane.quotas.memory_levels import HeldReservation, MemoryKey, MemoryOrganisation, MemoryTenant
 from fairlane.quotas.store import (
-    DEFAULT_LEASE_MS,
-    MAX_LEASE_MS,
     TOMBSTONE_MS,
     AlreadySettled,
     Ask,
     Charge,
     Denied,
     Extension,
-    Lapsed,
     Need,
     Reservation,
     Settled,
@@ -32,14 +29,11 @@ BARRED_MS = 1_000
 
 
 class MemoryQuotaStore:
-    """A QuotaStore for one process. `now_ms` returns epoch milliseconds, and may step back."""
+    """The part of a QuotaStore that requests use. `now_ms` returns epoch milliseconds, and may step back."""
 
-    def __init__(self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._lease_ms = lease_ms
         self._organisations: dict[str, MemoryOrganisation] = defaultdict(MemoryOrganisation)
-        self._seen_ms: int | None = None
-        self._grace_ms = 0
         self.ledger: list[tuple[Ask, Charge]] = []
 
     def put_tenant(
@@ -93,7 +87,7 @@ class MemoryQuotaStore:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
         held = paid.input + demand.input, paid.output + demand.output
-        reservation = HeldReservation(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held, prices)
+        reservation = HeldReservation(ask, demand, ids, 0, shadowed, *held, prices)
         reservation.charged_input, reservation.charged_output = paid.input, paid.output
         reservation.credited.add(paid)
         org.hold(reservation, now_ms)
@@ -183,55 +177,11 @@ class MemoryQuotaStore:
             self.ledger.append((asked, final))
         return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
 
-    async def book(self, ask: Ask) -> bool:
-        org, now_ms = self._organisations[ask.root], self._now_ms()
-        if ask.reservation_id in org.reservations:
-            return True
-        tenant = org.tenants.get(ask.tenant)
-        if org.settled.get(ask.reservation_id, 0) > now_ms or tenant is None or tenant.barred == "deleted":
-            return False
-        ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
-        nothing, ends_ms = Demand(0, 0, 0, ask.choices), now_ms + self._lease_ms
-        reservation = HeldReservation(ask, nothing, ids, 0, ends_ms, (), 0, 0, org.prices_for(ask, now_ms))
-        org.hold(reservation, now_ms)
-        return True
-
-    async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        lost = set()
-        for reservation_id in reservation_ids:
-            reservation = self._organisations[root].reservations.get(reservation_id)
-            if reservation is None:
-                lost.add(reservation_id)
-            else:
-                reservation.lease_ends_ms = self._now_ms() + self._lease_ms
-        return lost
-
-    async def expired(self, limit: int) -> list[Lapsed]:
-        now_ms = self._now_ms()
-        if limit < 1 or not self._may_look(now_ms):
-            return []
-        found: list[Lapsed] = []
-        for root, org in self._organisations.items():
-            for reservation in org.reservations.values():
-                if reservation.lease_ends_ms > now_ms + MAX_LEASE_MS:
-                    reservation.lease_ends_ms = now_ms + self._lease_ms
-            lapsed = [reservation for reservation in org.reservations.values() if reservation.lease_ends_ms <= now_ms]
-            lapsed.sort(key=lambda reservation: (reservation.lease_ends_ms, reservation.ask.reservation_id))
-            found += [_lapsed(root, reservation.ask) for reservation in lapsed]
-        return found[:limit]
-
     async def statuses(
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
         org, now_ms = self._organisations[root], self._now_ms()
         return list(limits.statuses(org.levels(org.level_ids(account, key_id or "", model, lane), now_ms), now_ms))
-
-    def _may_look(self, now_ms: int) -> bool:
-        seen_ms, self._seen_ms = self._seen_ms, now_ms
-        if seen_ms is not None and now_ms - seen_ms > self._lease_ms / 2:
-            self._grace_ms = now_ms + self._lease_ms
-        self._grace_ms = min(self._grace_ms, now_ms + self._lease_ms)
-        return now_ms >= self._grace_ms
 
 
 def _forget(settled: dict[str, int], now_ms: int) -> None:
@@ -269,16 +219,4 @@ def _reservation(org: MemoryOrganisation, reservation: HeldReservation, now_ms: 
         most_tokens=reservation.demand.ceiling,
         statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms),
         shadowed=reservation.shadowed,
-    )
-
-
-def _lapsed(root: str, ask: Ask) -> Lapsed:
-    return Lapsed(
-        root=root,
-        reservation_id=ask.reservation_id,
-        tenant=ask.tenant,
-        model=ask.model,
-        lane=ask.lane,
-        prompts=len(ask.prompts),
-        once_until_ms=0 if ask.once is None else ask.once.until_ms,
     )

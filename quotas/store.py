@@ -176,7 +176,6 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     # Tokens held according to the caller, since the start.
     known: int
-    # Maximum in all.
     most: int
     # Choices still running; grants are multiples of it.
     unit: int = 1

@@ -34,7 +34,6 @@ class LatenessWatch:
         self._ticked = ticked
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        # Total lateness of the loop's ticks so far.
         self.late_s = 0.0
 
     def start(self) -> None:

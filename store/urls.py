@@ -42,7 +42,6 @@ class SentinelUrl:
     is_tls: bool
     # TLS options, for servers and Sentinels alike.
     tls: dict[str, Any]
-    # The servers' username and password, where given.
     login: dict[str, Any]
     sentinel_login: dict[str, Any]
 

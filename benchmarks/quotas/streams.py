@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.memory_store import MemoryQuotaStore
-from fairlane.quotas.store import Ask, Charge, Denied, Need, QuotaStore
+from fairlane.quotas.store import Ask, Charge, Denied, Need
 
 LIMIT, STREAMS = 100, 50
 """Tokens that a minute allows, and who wants them."""
@@ -25,7 +25,7 @@ class Stream:
     """One client that wants as much as it can get: a request, and the next when that has ended."""
 
     name: str
-    store: QuotaStore
+    store: MemoryQuotaStore
     now_ms: Callable[[], int]
     made_ms: list[int]
     number: int = 0
@@ -98,7 +98,7 @@ class World:
     now_ms: int
     made_ms: list[int] = field(default_factory=list)
 
-    async def run(self, store: QuotaStore, minutes: int) -> None:
+    async def run(self, store: MemoryQuotaStore, minutes: int) -> None:
         """Until so many minutes have passed."""
         ends_ms = self.now_ms + minutes * MINUTE_MS
         streams = [Stream(f"s{number}", store, lambda: self.now_ms, self.made_ms) for number in range(STREAMS)]

@@ -18,21 +18,12 @@ import msgspec
 import typer
 import uvloop
 
+from fairlane.cli import client
 from fairlane.cli.bench import load, report
 from fairlane.cli.bench.connection import Endpoint
 from fairlane.cli.bench.load import WORDS, PromptMaker
 from fairlane.cli.bench.results import DEFAULT_TARGETS, BenchReport, Gaps, LaneTarget, group, percentile
 from fairlane.cli.bench.run import BenchRun, Tally
-from fairlane.cli.client import (
-    CommandError,
-    Url,
-    check_writable,
-    first_model,
-    no_gateway,
-    report_errors,
-    target_url,
-    write_whole,
-)
 from fairlane.cli.options import with_fields
 from fairlane.cli.printer import Output, OutputCommand, OutputForm, default_command, show
 from fairlane.cli.simulation.inputs import cut, read_file
@@ -110,19 +101,19 @@ class _BenchPlan:
 
 @app.command()
 @with_fields(BenchOptions)
-def run(*, url: Url = None, **options: Any) -> None:  # noqa: ANN401 - the fields of BenchOptions
+def run(*, url: client.Url = None, **options: Any) -> None:  # noqa: ANN401 - the fields of BenchOptions
     """Load the gateway of --url or the settings; report TTFT, TPOT, ITL, throughput and goodput, by lane and key.
 
     Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C reports what was measured.
     """
-    with report_errors():
+    with client.report_errors():
         plan = _planned(BenchOptions(**options))
         json_file = plan.options.json_file
         if json_file is not None:
-            check_writable(json_file)
-        found = uvloop.run(_run(plan, target_url(url)))
+            client.check_writable(json_file)
+        found = uvloop.run(_run(plan, client.target_url(url)))
         if json_file is not None:
-            write_whole(json_file, [msgspec.json.encode(found)])
+            client.write_whole(json_file, [msgspec.json.encode(found)])
         report.show_report(found)
         if found.interrupted:
             raise typer.Exit(INTERRUPTED)
@@ -131,7 +122,7 @@ def run(*, url: Url = None, **options: Any) -> None:  # noqa: ANN401 - the field
 def _planned(options: BenchOptions) -> _BenchPlan:
     trace, rate, concurrency = options.trace, options.rate, options.concurrency
     if rate is not None and (trace is not None or concurrency is not None):
-        raise CommandError("--rate cannot be combined with --trace or --concurrency")
+        raise client.CommandError("--rate cannot be combined with --trace or --concurrency")
     rows = [] if trace is None else cut(trace, read_file(trace, None, options.bad_rows), options.part)
     own_key = [key for key in (os.environ.get(KEY_VARIABLE),) if key and options.keys_file is None]
     is_open = rate is not None or (trace is not None and concurrency is None)
@@ -155,7 +146,7 @@ def compare(
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Compare two runs side by side; changes are relative to the first."""
-    with report_errors():
+    with client.report_errors():
         a, b = report.read_report(first), report.read_report(second)
         rows = report.compared(a, b)
         show(rows, output, lambda: report.show_compared(rows))
@@ -170,7 +161,9 @@ def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
         try:
             targets[LaneName(lane).value] = LaneTarget(*map(float, figures))
         except (ValueError, TypeError):
-            raise CommandError(f"--target: LANE:TTFT_MS:TPOT_MS, as latency:1000:100, not {each[:30]!r}") from None
+            raise client.CommandError(
+                f"--target: LANE:TTFT_MS:TPOT_MS, as latency:1000:100, not {each[:30]!r}"
+            ) from None
     return targets
 
 
@@ -247,7 +240,7 @@ def _body(
 def _look(url: str, key: str, options: BenchOptions) -> tuple[str, list[int]]:
     """Return the model's name, and its ids of common words; no ids for chats or if it does not tokenize."""
     with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=ASK_S) as http:
-        first = first_model(http)
+        first = client.first_model(http)
         name = options.model or first
         if options.api == "chat":
             return name, []
@@ -256,9 +249,9 @@ def _look(url: str, key: str, options: BenchOptions) -> tuple[str, list[int]]:
             answer = http.post("/tokenize", json=body)
             return name, sorted(set(answer.json()["tokens"])) if answer.is_success else []
         except httpx.HTTPError as error:
-            raise no_gateway(url, error) from None
+            raise client.no_gateway(url, error) from None
         except (ValueError, LookupError, TypeError):
-            raise CommandError(f"{url} does not answer like Fairlane: is FAIRLANE_URL right?") from None
+            raise client.CommandError(f"{url} does not answer like Fairlane: is FAIRLANE_URL right?") from None
 
 
 def _report(

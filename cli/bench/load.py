@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from fairlane.cli.client import CommandError
+from fairlane.common.redacted import Redacted
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.trace import HASHED_TOKENS, TraceRow
 
@@ -25,7 +26,7 @@ WORDS = tuple(
 )
 
 
-class TenantKey(msgspec.Struct, frozen=True):
+class TenantKey(Redacted, frozen=True):
     """A key to send requests with."""
 
     # Shown in results instead of the key.
@@ -33,9 +34,6 @@ class TenantKey(msgspec.Struct, frozen=True):
     key: str
     # Share of the requests relative to other keys.
     weight: float = 1.0
-
-    def __repr__(self) -> str:
-        return f"TenantKey({self.name!r})"
 
 
 class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,6 @@ class Measured(msgspec.Struct, kw_only=True):
     at_s: float
     # How much later than scheduled it was sent.
     lag_s: float = 0.0
-    # Error code; None if it succeeded.
     code: str | None = None
     retry_ms: int = 0
     first_s: float | None = None

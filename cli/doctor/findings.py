@@ -14,7 +14,6 @@ class Finding(msgspec.Struct, frozen=True):
     check: str
     # What was found, in a few words; no secret.
     found: str
-    # What to do; empty if nothing is wrong.
     advice: str = ""
 
 

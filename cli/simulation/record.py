@@ -88,7 +88,6 @@ class Follower:
 
     gateways: Sequence[AdminClient]
     target: IO[bytes]
-    # Earlier arrivals are skipped.
     since_ms: float
     most_bytes: int
     requests: int = 0

@@ -56,10 +56,6 @@ def simulate(
     blocks: Annotated[int | None, Option(help="KV blocks per worker.")] = None,
     host_slots: Annotated[int | None, Option(help="Blocks that each worker can swap out.")] = None,
     max_sequences: Annotated[int | None, Option(help="Maximum sequences per step of a worker.")] = None,
-    prefix_cache: Annotated[
-        bool | None,
-        Option("--prefix-cache/--no-prefix-cache", help="Cache prompts' KV. [default: if the trace names blocks]"),
-    ] = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")] = None,
     plots: Annotated[Path | None, Option(metavar="DIR", help="Directory for plots.")] = None,
     plots_as: Annotated[Literal["png", "svg"], Option("--plots-as", help="Format of the plots.")] = "png",
@@ -78,8 +74,6 @@ def simulate(
         calibration = resized(calibration, sizes)
         read = read_file(trace, calibration.kv_tokens, bad_rows)
         rows = cut(trace, read, part)
-        if prefix_cache is None:
-            prefix_cache = any(row.hash_ids for row in rows)
         with refusals():
             loads = [check_load(each) for each in load or [1.0]]
             limit_ms = None if ttft_limit is None else 1e3 * ttft_limit
@@ -99,7 +93,6 @@ def simulate(
                 calibration=calibration,
                 workers=workers,
                 seed=seed,
-                prefix_cache=prefix_cache,
             )
         report.check(json_file, plots)
         print_left_out(read, rows, part)

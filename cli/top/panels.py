@@ -27,7 +27,6 @@ MOST_REFUSALS = 4
 WORKER_NAME, TENANT_NAME = 18, 24
 # Columns by which tenants can be sorted, with their fields; by name if there is none.
 TENANT_SORTS = {"tokens/s": "tokens_per_s", "running": "running", "queued": "queued", "kv": "kv_blocks", "tenant": ""}
-# Rows per worker.
 MAP_ROWS = 2
 # Tables omit columns below this width.
 NARROW = 100
@@ -89,7 +88,8 @@ def tenants_panel(tenants: Sequence[TopTenant], sort: str, filtered: str, blocks
     table = _table(
         "tenant", *(f"{name}▾" if name == sort else name for name in ("running", "queued", "tokens/s", "kv")), ""
     )
-    for each in sorted(found, key=lambda one: _tenant_key(one, sort)):
+    field = TENANT_SORTS[sort]
+    for each in sorted(found, key=lambda one: (-getattr(one, field) if field else 0.0, one.tenant)):
         share = each.kv_blocks / blocks if blocks else 0.0
         table.add_row(
             _short(each.tenant, TENANT_NAME),
@@ -100,11 +100,6 @@ def tenants_panel(tenants: Sequence[TopTenant], sort: str, filtered: str, blocks
             _bar(share, 2 * BAR if width >= NARROW else BAR),
         )
     return table
-
-
-def _tenant_key(tenant: TopTenant, sort: str) -> tuple[float, str]:
-    figure: float = getattr(tenant, TENANT_SORTS[sort]) if TENANT_SORTS[sort] else 0.0
-    return -figure, tenant.tenant
 
 
 def workers_panel(workers: Sequence[TopWorker], width: int) -> RenderableType:

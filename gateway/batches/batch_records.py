@@ -159,7 +159,9 @@ class BatchRecords:
         found = await self._run("batch_take", root, owner, lease_ms, secrets.token_hex(8), *but)
         if len(found) == 1:
             if not found[0]:
-                await self._unlist(root)
+                await call(self._client, "ZREM", keys.OPEN_ROOTS, root)
+                if await call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # a batch was added in between
+                    await self._enlist(root, round(time.time() * 1e3))
             return None
         _, epoch, doc, progress, cancelling = found
         return TakenBatch(
@@ -200,11 +202,6 @@ class BatchRecords:
 
     async def _enlist(self, root: str, now_ms: int) -> None:
         await call(self._client, "ZADD", keys.OPEN_ROOTS, now_ms, root)
-
-    async def _unlist(self, root: str) -> None:
-        await call(self._client, "ZREM", keys.OPEN_ROOTS, root)
-        if await call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # a batch was added in between
-            await self._enlist(root, round(time.time() * 1e3))
 
     async def _run_as_owner(self, name: str, taken: TakenBatch, *args: bytes | str | float) -> Any:  # noqa: ANN401
         return await self._run(name, taken.root, taken.batch.id, taken.owner, taken.epoch, *args)

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 
-from starlette.types import Message
-
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
@@ -47,7 +45,7 @@ class LineCalls:
         exchange = Exchange(leave, RecordedChannel(body, recording), request_id, hold)
         scope = {"type": "http", "method": "POST", "path": path, "headers": _HEADERS}
         now_s = asyncio.get_running_loop().time()
-        context = RequestContext(scope, _nothing_more, recording.send, exchange, path, request_id, now_s)
+        context = RequestContext(scope, recording.receive, recording.send, exchange, path, request_id, now_s)
         context.authenticated(caller)
         try:
             with self._telemetry.request_span(f"BATCH {path}", _HEADERS, request_id, link) as context.span:
@@ -67,7 +65,3 @@ class LineCalls:
         if recording.body is None:
             raise AnswerTooLarge
         return recording.status, recording.body
-
-
-async def _nothing_more() -> Message:
-    return {"type": "http.disconnect"}

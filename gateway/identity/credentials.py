@@ -67,7 +67,8 @@ class CredentialReader:
             other = value.decode("latin-1").strip()
             if other == secret:
                 continue
-            if self._is_identity(other) or (also and other != also):
+            is_identity = public_id(other) is not None or (self._takes_tokens and is_token(other))
+            if is_identity or (also and other != also):
                 raise identity_conflict()
             also = other if is_imported(other) else also
         return Credentials(secret, also, tenant)
@@ -91,9 +92,6 @@ class CredentialReader:
             self._logged.add(holder)
             name, where = self._header.decode(), holder or "a peer without an address"
             log.warning("%s is ignored from %s: gateway.tenant_header_peers does not list it", name, where)
-
-    def _is_identity(self, text: str) -> bool:
-        return public_id(text) is not None or (self._takes_tokens and is_token(text))
 
     def _checked(self, secret: str) -> str:
         if self._takes_tokens and is_token(secret):

@@ -83,7 +83,9 @@ class Verifier:
         except jwt.ExpiredSignatureError:
             raise ApiError("The token has expired.", "token_expired") from None
         except jwt.ImmatureSignatureError:
-            wait_s = _valid_from_s(token) - issuer.leeway_s - time.time()
+            dates = _unverified(token)
+            valid_from_s = max(float(dates.get(name, 0.0)) for name in ("nbf", "iat"))
+            wait_s = valid_from_s - issuer.leeway_s - time.time()
             message = "The token is not valid yet."
             raise ApiError(message, "token_not_yet_valid", retry_after_s=max(1.0, wait_s)) from None
         except jwt.InvalidAudienceError:
@@ -116,11 +118,6 @@ def _read(token: str) -> tuple[dict[str, Any], str]:
 
 def _unverified(token: str) -> dict[str, Any]:
     return jwt.decode(token, options={"verify_signature": False})
-
-
-def _valid_from_s(token: str) -> float:
-    claims = _unverified(token)
-    return max(float(claims.get(name, 0.0)) for name in ("nbf", "iat"))
 
 
 def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegation:

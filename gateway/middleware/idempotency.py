@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Send
+from starlette.types import Send
 
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
@@ -160,7 +160,7 @@ class Idempotent:
         async def perform(owned: OwnedRun, to: Recording, disconnect: Disconnect) -> None:
             caller.once, caller.runs = owned.once, owned.runs
             context.exchange = replace(exchange, disconnect=disconnect, channel=RecordedChannel(whole.pop(), to))
-            context.receive, context.send = _nothing_more, to.send
+            context.receive, context.send = to.receive, to.send
             await self.endpoint(context)
 
         tells_progress = asks_progress(headers)  # checked first: an invalid value must not start a run
@@ -216,7 +216,3 @@ def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes)
 
 def _lane(recording: Recording) -> str:
     return next((value.decode("latin-1") for name, value in recording.headers if name == _TERMS[0]), "")
-
-
-async def _nothing_more() -> Message:
-    return {"type": "http.disconnect"}

@@ -82,12 +82,15 @@ class _Assessment(msgspec.Struct, frozen=True):
     now_ms: float
 
     def answer(self) -> Admitted | Refusal:
-        if self._may_be_promised:
+        request = self.request
+        stated = request.states_deadline and (request.deadline_ms is None or request.max_tokens_stated)
+        if stated and self.known.leaves_time(request.lane, self.now_ms):
             load = self._load(guaranteed=True)
             above = self.known.lanes_above(self.request.lane, self.now_ms)
             wait_ms = self._wait_ms(load, above)
             in_time = MARGIN * wait_ms <= load.due_ms - self.now_ms and self._lateness_ms(load) <= 0.0
-            if in_time and self._begins_at_once(load):
+            # All choices must start together: a full worker's rows are freed one by one and go to earlier requests.
+            if in_time and (request.choices == 1 or has_room_at_once(self.known.ledger, load, self.costs)):
                 claimed_ms = MARGIN * claim_ms(self.known.ledger, load, self.costs)
                 return self._admitted(wait_ms, load, guaranteed=True, claimed_ms=claimed_ms)
         load = self._load(guaranteed=False)
@@ -98,16 +101,6 @@ class _Assessment(msgspec.Struct, frozen=True):
         if late_ms <= 0.0:
             return self._admitted(wait_ms, load, guaranteed=False)
         return self._refusal(load, late_ms)
-
-    @property
-    def _may_be_promised(self) -> bool:
-        stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
-        return stated and self.known.leaves_time(self.request.lane, self.now_ms)
-
-    def _begins_at_once(self, load: LaneLoad) -> bool:
-        """Return whether all choices can start together: a full worker's rows are freed one by one and go to earlier
-        requests."""
-        return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, self.costs)
 
     def _admitted(self, wait_ms: float, load: LaneLoad, *, guaranteed: bool, claimed_ms: float = 0.0) -> Admitted:
         return Admitted(

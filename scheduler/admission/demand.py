@@ -121,7 +121,6 @@ class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
     decode_ms: float = 0.0
     # Worker time of all its output, including the part that is done.
     output_ms: float = 0.0
-    # Worker time of one output token.
     token_ms: float = 0.0
     # Fraction of one worker that it takes at full length.
     share: float = 0.0

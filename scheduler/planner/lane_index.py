@@ -100,8 +100,6 @@ class LaneIndex:
         self._first_tokens: dict[str, int] = {}
         self._least_served: dict[str, None] | None = None
 
-    # Service and started work of tenants.
-
     def least_counter(self) -> float:
         return min(self._waiting_tenants.least(), self._away_tenants.least())
 
@@ -196,8 +194,6 @@ class LaneIndex:
         served = self.counters.charge(tenant, tokens, weight)
         if served > self._most_served:
             self._most_served = served
-
-    # Waiting work.
 
     @property
     def waits(self) -> bool:

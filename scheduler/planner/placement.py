@@ -243,7 +243,9 @@ class Placement:
                 self._builder.preempt(victim, cause)
             if dropped:
                 self._lacked.clear()  # the host now has more room
-        self._has_yielded |= self._takes_row(ranked) or self._takes_blocks(ranked, victims)
+        lane = ranked.seq.job.lane
+        takes_blocks = not ranked.seq.is_resident and any(victim.seq.job.lane is lane for victim in victims)
+        self._has_yielded |= self._takes_row(ranked) or takes_blocks
         self._builder.run(ranked.seq)
         self._placed = ranked.seq
         self._floors.ran([ranked.seq])
@@ -261,11 +263,8 @@ class Placement:
         if self._claims.covers(seq):
             return []
         may_stay = self._is_newcomer(seq)
-        return self._claims.count(seq, self._away_below(ranked), may_stay=may_stay, alone=self._last_resort)
-
-    def _away_below(self, ranked: Ranked) -> Iterator[Sequence]:
-        below = takewhile(lambda one: one.rank > ranked.rank, self._away)
-        return (one.seq for one in below if one.seq.slots)
+        below = (one.seq for one in takewhile(lambda one: one.rank > ranked.rank, self._away) if one.seq.slots)
+        return self._claims.count(seq, below, may_stay=may_stay, alone=self._last_resort)
 
     @cached_property
     def _away(self) -> list[Ranked]:
@@ -340,9 +339,6 @@ class Placement:
         if rank.phase is not Phase.WAITING or rank.outside_window or rank.service_class == 0:
             return False
         return self._builder.rows_left(ranked.seq.job.lane) <= self._yielding[rank.lane]
-
-    def _takes_blocks(self, ranked: Ranked, victims: list[Victim]) -> bool:
-        return not ranked.seq.is_resident and any(victim.seq.job.lane is ranked.seq.job.lane for victim in victims)
 
     def _yields_once(self, holder: Ranked, ranked: Ranked) -> bool:
         if ranked.seq.is_resident or ranked.rank.service_class == 0 or ranked.rank.lane != holder.rank.lane:

@@ -100,8 +100,6 @@ class Planner:
         self._plan = StepPlan(number=0)
         self._in_flight: dict[SeqId, Sequence] = {}
 
-    # Calls between two steps.
-
     def add(self, lease: Lease, now_ms: float) -> None:
         job = lease.job
         self.drop(job.job_id)
@@ -142,8 +140,6 @@ class Planner:
         """Preempt the last `blocks` of a sequence (default: all) in the next plan, if it holds any and the host has
         room for a swap."""
         self._forced[seq_id] = mode, blocks
-
-    # The step.
 
     def plan(self, now_ms: float) -> StepPlan:
         """Decide the next step. Expired jobs end first. Raises StepOrderError while a result is missing."""
@@ -252,8 +248,6 @@ class Planner:
                 table = (*table, block)
             rows.append(Row(row.seq, (NOT_YET_KNOWN,), first, table, True, row.output_index + 1))
         return tuple(rows)
-
-    # Queries.
 
     @property
     def pool_sizes(self) -> PoolSizes:

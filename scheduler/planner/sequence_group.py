@@ -36,10 +36,6 @@ class SequenceGroup:
     def live(self) -> list[Sequence]:
         return [seq for seq in self.choices if seq.state is not State.FINISHED]
 
-    @property
-    def has_started(self) -> bool:
-        return self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
-
     def expired(self, now_ms: float) -> str:
         job, age_ms = self.job, now_ms - self.arrived_ms
         if job.deadline_ms is not None and age_ms > job.deadline_ms:
@@ -47,7 +43,8 @@ class SequenceGroup:
         no_token = not self.resumed and all(seq.first_token_ms is None for seq in self.choices)
         if job.hard_ttft_ms is not None and no_token and age_ms > job.hard_ttft_ms:
             return f"no token within {job.hard_ttft_ms:.0f} ms"
-        if not (job.states_wait or self.has_started) and age_ms > self.lane.max_wait_ms:
+        has_started = self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
+        if not (job.states_wait or has_started) and age_ms > self.lane.max_wait_ms:
             return f"waited longer than the {self.lane.name} lane's {self.lane.max_wait_ms:.0f} ms"
         return ""
 

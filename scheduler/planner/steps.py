@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-import msgspec
-
+from fairlane.common.redacted import Redacted
 from fairlane.scheduler.protocol.messages import (
     FinishReason,
     JobSteps,
@@ -165,7 +164,7 @@ class StepResult:
     copy_ms: float = 0.0
 
 
-class Produced(msgspec.Struct, frozen=True):
+class Produced(Redacted, frozen=True):
     """A new token of a sequence, and its finish reason if it was the last."""
 
     seq: SeqId
@@ -174,9 +173,6 @@ class Produced(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
     # Prompt tokens found in the prefix cache. Sent with the first token, or with the one when it became known.
     cached_tokens: int = 0
-
-    def __repr__(self) -> str:
-        return f"Produced({self.seq}[{self.index}], {self.finish_reason})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,6 @@ def play(question: Question, case: Case) -> Verdict:
         calibration=sizes,
         workers=case.workers,
         seed=question.seed,
-        prefix_cache=any(row.hash_ids for row in question.rows),
         lanes={tier.lane: _lane(DEFAULT_LANES[tier.lane], tier, case) for tier in tiers},
     )
     return judge(case.workers, scenario.records(1.0), drain_allowed_ms(question.rows, sizes))

@@ -199,7 +199,6 @@ class Group:
 
     requests: int
     outcomes: dict[str, int]
-    # Share that attained its targets.
     attained: float
     # The same by the usual, stricter definition: mean time between tokens within its target.
     attained_mean_tpot: float
@@ -239,7 +238,8 @@ class Summary:
 def summarize(records: Iterable[Record], meter: ServiceMeter | None = None) -> Summary:
     """Return the results of a run that `meter` observed."""
     records = list(records)
-    total, duration_s = _group(records), _duration_s(records)
+    total, ends = _group(records), [record.end_ms for record in records if record.end_ms is not None]
+    duration_s = (max(ends) - min(record.arrival.at_ms for record in records)) / 1e3 if ends else 0.0
     per_s = 1.0 / duration_s if duration_s else 0.0
     return Summary(
         duration_s=duration_s,
@@ -333,8 +333,3 @@ def _group(records: Sequence[Record]) -> Group:
 
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
-
-
-def _duration_s(records: Sequence[Record]) -> float:
-    ends = [record.end_ms for record in records if record.end_ms is not None]
-    return (max(ends) - min(record.arrival.at_ms for record in records)) / 1e3 if ends else 0.0

@@ -34,16 +34,21 @@ class Scenario:
     calibration: Calibration
     workers: int
     seed: int
-    prefix_cache: bool = False
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
 
     def __post_init__(self) -> None:
         require("workers", self.workers, 1, MAX_WORKERS)
 
+    @property
+    def prefix_cache(self) -> bool:
+        return any(row.hash_ids for row in self.rows)
+
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Replay the trace `load` times as fast. Calls `on_end` for each admitted request that has ended. Raises
         StuckError."""
-        meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS, on_end=on_end)
+        # A whole number of seconds such that a curve of CURVE_POINTS covers the arrivals.
+        bucket_ms = 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
+        meter = ServiceMeter(bucket_ms=bucket_ms, every_ms=LOOK_MS, on_end=on_end)
         return summarize(self.records(load, meter), meter)
 
     def records(self, load: float, *observers: SimulationObserver) -> Collection[Record]:
@@ -73,10 +78,6 @@ class Scenario:
             seed=self.seed,
         ).run()
         return records.values()
-
-    def _bucket_ms(self, load: float) -> float:
-        """Return a whole number of seconds such that a curve of CURVE_POINTS covers the arrivals."""
-        return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
 
     def planner(self) -> Planner:
         sizes = self.calibration

@@ -79,7 +79,6 @@ class SimulationObserver(Protocol):
 class _Worker:
     policy: Policy
     rests: int = 0
-    # When it last had nothing to do.
     slept_ms: float = -math.inf
     held: dict[str, int] = field(default_factory=dict)
     cruise: Cruise | None = None
@@ -232,7 +231,9 @@ class Simulation:
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
     def _go_on(self, number: int, worker: _Worker, planner: Planner) -> bool:
-        cruise = worker.cruise or self._set_off(worker, planner)
+        cruise = worker.cruise
+        if cruise is None and (coast := planner.coast(self.now_ms)):
+            cruise = Cruise(coast, self.records, self.queue, worker.held)
         work = None if cruise is None else cruise.begin(self.now_ms)
         if cruise is None or work is None:
             return False
@@ -240,10 +241,6 @@ class Simulation:
         cruise.run_ms = self._run_ms(work)
         self._wake(number, self.now_ms + cruise.run_ms + self.hardware.overhead_ms)
         return True
-
-    def _set_off(self, worker: _Worker, planner: Planner) -> Cruise | None:
-        coast = planner.coast(self.now_ms)
-        return Cruise(coast, self.records, self.queue, worker.held) if coast else None
 
     def _land(self, number: int) -> None:
         """Apply all steps that a worker ran without plans; its running step continues as if it had been planned."""

@@ -51,7 +51,6 @@ class Verdict:
     # From the last arrival to the throughput lane's last end; 0.0 if that was earlier.
     drained_ms: float
     drain_allowed_ms: float
-    unfinished: int
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -97,7 +96,6 @@ def judge(workers: int, records: Iterable[Record], drain_allowed_ms: float) -> V
         lanes={lane: _lane(found) for lane, found in sorted(by_lane.items())},
         drained_ms=max(0.0, max(ends, default=0.0) - last_ms),
         drain_allowed_ms=drain_allowed_ms,
-        unfinished=sum(record.outcome not in (Outcome.FINISHED, Outcome.REJECTED) for record in records),
     )
 
 

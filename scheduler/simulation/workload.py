@@ -155,7 +155,6 @@ class Record:
     """The result of one request."""
 
     arrival: Arrival
-    # None while it has not ended.
     outcome: Outcome | None = None
     first_ms: float | None = None
     end_ms: float | None = None

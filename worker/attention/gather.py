@@ -45,7 +45,7 @@ class SdpaGather:
         _write(pages, slots, key, value)
         out = query.new_empty(query.shape)
         position = 0
-        for kind, start, end in _triples(metadata.numbers):
+        for kind, start, end in zip(*[iter(metadata.numbers)] * 3, strict=True):
             span = slice(start, end)
             if kind == _WHOLE:
                 out[span] = _attend_whole(query[span], key[span], value[span], scaling)
@@ -66,10 +66,6 @@ def _kind(piece: Sequence[Row]) -> int:
     if len(piece[0].token_ids) == 1:
         return _SINGLES
     return _WHOLE if piece[0].first_position == 0 else _CHUNK
-
-
-def _triples(numbers: list[int]) -> Iterator[tuple[int, int, int]]:
-    return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
 
 def _mask(piece: Sequence[Row], cache: KVCache) -> Tensor:

@@ -33,9 +33,7 @@ _REPEATS = 3
 # Steps whose time is discarded: the first run of each shape allocates and compiles.
 _UNCOUNTED = 2
 _DECODES = 8
-# KV tokens of each decode.
 _CONTEXT = 32
-# Tokens of each prefill.
 _PREFILLS = (16, 64)
 
 _CALIBRATION = "calibration"

@@ -57,7 +57,8 @@ class DecodeGraphs:
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         rows = len(packed.token_ids)
-        if cache is not self._cache or not _is_decode(packed) or rows > self._sizes[-1]:
+        is_decode = packed.metadata.numbers[0] == len(packed.token_ids) == len(packed.logit_rows)
+        if cache is not self._cache or not is_decode or rows > self._sizes[-1]:
             return self._model.forward(packed, cache)
         size = self._sizes[bisect_left(self._sizes, rows)]
         self._inputs.fill(packed, size)
@@ -108,10 +109,6 @@ def capture_into_one_pool() -> Capture:
         return replay
 
     return capture
-
-
-def _is_decode(packed: Packed) -> bool:
-    return packed.metadata.numbers[0] == len(packed.token_ids) == len(packed.logit_rows)
 
 
 class _Inputs:

@@ -248,7 +248,8 @@ def weights_digest(directory: Path, *, whole_bytes: int = WHOLE_BYTES) -> str:
     """Return the SHA-256 in hex of the weights and the configuration in a directory. Raises OSError, ValueError."""
     files = _weight_files(directory)
     is_whole = sum(file.stat().st_size for file in files) <= whole_bytes
-    digest = hashlib.sha256(_configuration(directory))
+    document = {name: value for name, value in _read_json(directory / "config.json").items() if name not in _SILENT}
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode())
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size}\n".encode())
         with file.open("rb") as stream:
@@ -266,11 +267,6 @@ def _weight_files(directory: Path) -> list[Path]:
         if found:
             return found
     return []
-
-
-def _configuration(directory: Path) -> bytes:
-    document = _read_json(directory / "config.json")
-    return json.dumps({name: value for name, value in document.items() if name not in _SILENT}, sort_keys=True).encode()
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -143,7 +143,9 @@ class FusedModel:
             attended = self._attend(layer, hidden, kv, step)
             if index == last:
                 hidden, attended = hidden[packed.logit_rows], attended[packed.logit_rows]
-            hidden = _feed_forward(layer, layer.output(attended).add_(hidden))
+            hidden = layer.output(attended).add_(hidden)
+            gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
+            hidden = layer.down(silu(gate).mul_(up)).add_(hidden)
         return Output(self._head(self._norm(hidden)))
 
     def _step(self, packed: Packed, hidden: torch.Tensor) -> _StepInputs:
@@ -166,11 +168,6 @@ def _rotate(states: torch.Tensor, norm: Norm | None, step: _StepInputs) -> torch
     if norm is not None:
         states = norm(states)
     return (states * step.cosines).addcmul_(states.roll(states.shape[-1] // 2, -1), step.sines)
-
-
-def _feed_forward(layer: FusedLayer[Linear], hidden: torch.Tensor) -> torch.Tensor:
-    gate, up = layer.gate_up(layer.mlp_norm(hidden)).chunk(2, dim=-1)
-    return layer.down(silu(gate).mul_(up)).add_(hidden)
 
 
 class NotLlamaError(Exception):

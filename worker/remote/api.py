@@ -1,17 +1,16 @@
 """The interface to a server that computes tokens, the same for every kind of server."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from fairlane.common.redacted import Redacted
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 
 # Minimum share of its KV blocks after a change: with fewer, the server would preempt sequences.
 KEPT_BLOCKS = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(Redacted, frozen=True):
     """A request to continue one choice."""
 
     # Unique to this run.
@@ -32,11 +31,8 @@ class GenerationRequest:
     # Tokens that the server must repeat before new ones; they are checked, but not published.
     repeats: Sequence[int] = ()
 
-    def __repr__(self) -> str:
-        return f"GenerationRequest({self.request_id}, {len(self.token_ids)} tokens, {self.max_tokens} more)"
 
-
-class Piece(NamedTuple):
+class Piece(Redacted, frozen=True):
     """The content of one chunk of a stream."""
 
     token_ids: Sequence[int] = ()
@@ -47,9 +43,6 @@ class Piece(NamedTuple):
     cached_tokens: int = 0
     # The server reported the end: its length, or a stop token.
     has_ended: bool = False
-
-    def __repr__(self) -> str:
-        return f"Piece({len(self.token_ids)} tokens, ended={self.has_ended})"
 
 
 class Facts(NamedTuple):

@@ -6,7 +6,6 @@ are not used: for a character of several tokens they contain only the last one (
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -124,7 +123,9 @@ class OpenAiApi:
         so_far, first = [*request.token_ids], len(request.token_ids)
         while len(so_far) - first < request.max_tokens:
             end, began = None, len(so_far)
-            further = replace(request, token_ids=so_far, max_tokens=request.max_tokens - (began - first))
+            further = msgspec.structs.replace(
+                request, token_ids=so_far, max_tokens=request.max_tokens - (began - first)
+            )
             async with aclosing(self._chunks(further, wire)) as chunks:
                 async for chunk in chunks:
                     if not chunk.choices:

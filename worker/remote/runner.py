@@ -100,7 +100,8 @@ class RemoteRunner(StepRunner):
     def register(self, lease: Lease) -> None:
         job = lease.job
         due_ms = time.time() * 1e3 - lease.arrived_ms_ago + first_due_ms(job)
-        salt = self._salt(job)
+        whose = f"group {job.share_group}" if job.share_group else f"tenant {job.tenant} {job.tenant_since}"
+        salt = hmac.new(self._secret, whose.encode(), hashlib.sha256).hexdigest()
         for number in range(job.n):
             generated = lease.generated[number] if number < len(lease.generated) else ()
             self._choices[SeqId(job.job_id, number)] = _Choice(job, number, due_ms, [*generated], salt)
@@ -116,7 +117,8 @@ class RemoteRunner(StepRunner):
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         on_forward()
-        self._stop_preempted(plan)
+        self._streams.stop(one.seq for one in plan.yields)
+        self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
         sampling = [row for row in plan.rows if row.samples]
         self._stop_unplanned(plan.rows, sampling)
         opened = [row.seq for row in sampling if self._ensure_open(row)]
@@ -137,10 +139,6 @@ class RemoteRunner(StepRunner):
             is_typical=run_ms is not None,
             run_ms=run_ms or 0.0,
         )
-
-    def _stop_preempted(self, plan: StepPlan) -> None:
-        self._streams.stop(one.seq for one in plan.yields)
-        self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
         """End streams without a row for UNPLANNED steps, and the longest idle ones if their places are needed."""
@@ -247,10 +245,6 @@ class RemoteRunner(StepRunner):
             return None
         at_s = [self._streams.opened_s(seq) or 0.0 for seq in opened]
         return _Since(min(at_s), frozenset(opened))
-
-    def _salt(self, job: Job) -> str:
-        whose = f"group {job.share_group}" if job.share_group else f"tenant {job.tenant} {job.tenant_since}"
-        return hmac.new(self._secret, whose.encode(), hashlib.sha256).hexdigest()
 
 
 def _ends_stream(event: Preempted | Resumed | Paused) -> bool:

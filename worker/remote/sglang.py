@@ -113,7 +113,10 @@ class SglangApi:
             return False
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
-        behaviour = self._behaviour or await self._read_behaviour()
+        if self._behaviour is None:
+            await self._learn()
+        behaviour = self._behaviour
+        assert behaviour is not None  # noqa: S101 - set by `_learn`
         # SGLang aborts all requests whose ids share a prefix: no id may be a prefix of another.
         rid, reader = f"{request.request_id}.", _Reader(request, is_incremental=behaviour.is_incremental)
         body = _body(request, rid, behaviour.priority_sign)
@@ -123,11 +126,6 @@ class SglangApi:
 
     async def close(self) -> None:
         await self._http.close()
-
-    async def _read_behaviour(self) -> _Behaviour:
-        await self._learn()
-        assert self._behaviour is not None  # noqa: S101 - set by `_learn`
-        return self._behaviour
 
     async def _learn(self) -> tuple[_ServerInfo, ServedModel]:
         info = await self._first("/server_info", "/get_server_info", _ServerInfo)

@@ -12,8 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Ite
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
 
+import msgspec
+
+from fairlane.common.redacted import Redacted
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import PositionLogprobs
 from fairlane.worker.remote.api import (
@@ -53,7 +55,7 @@ class StreamEnd(Enum):
     REFUSED = auto()
 
 
-class Token(NamedTuple):
+class Token(Redacted, frozen=True):
     """One token as it arrived."""
 
     token_id: int
@@ -61,9 +63,6 @@ class Token(NamedTuple):
     arrived_s: float
     # Set with the token that reported it: the number of request tokens found in a cache.
     cached_tokens: int
-
-    def __repr__(self) -> str:
-        return f"Token(at {self.arrived_s:.3f} s)"
 
 
 @dataclass(slots=True, eq=False)
@@ -233,7 +232,7 @@ class Streams:
             async with asyncio.timeout(REST_S):
                 async for piece in pieces:
                     cached = max(cached, piece.cached_tokens)
-        return last._replace(cached_tokens=cached)
+        return msgspec.structs.replace(last, cached_tokens=cached)
 
     def _check(self, stream: _Stream, piece: Piece) -> None:
         if any(not 0 <= token_id < self._vocab_size for token_id in piece.token_ids):

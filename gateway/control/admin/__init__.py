@@ -5,12 +5,11 @@
     tenants.py  keys.py        create, read, change, delete; erase a deleted tenant
     usage.py                   spend by lane, model, key and day; the ledger as CSV or JSON lines; the audit log
     prices.py                  token prices; a month of all tenants, for chargeback
-    fleet.py                   workers and lanes, drain and undrain
+    fleet.py                   workers, lanes, drain and undrain; requests and open batches
     overview.py  live.py       the console's first page, over the whole fleet; the same as a stream of events
     blocks.py                  the map of KV blocks of each worker
     history.py                 the overview's figures over 15 minutes, a day or a month
     tokens.py                  operator tokens, and the calling operator
-    requests.py                running and recently ended requests; open batches
     traces.py                  request traces, and simulations of them
     explain.py                 a dry run: why a request of a tenant would be refused or wait now
     inputs.py  views.py        request bodies and queries; response shapes

@@ -79,7 +79,6 @@ class AdminParts:
     fleet: StoredFleet
     lanes: Mapping[LaneName, Lane]
     batches: BatchRecords
-    # Records of requests of all gateways.
     records: Records
     # Requests that this gateway has admitted.
     open_requests: AllOpenRequests
@@ -91,7 +90,6 @@ class AdminParts:
     history: History
     prices: PriceStore
     known_prices: KnownPrices
-    # The currency of all prices and charges.
     currency: str
     erasure: Erasure
     # Call it before answering a call that may have changed a tenant or key.
@@ -107,7 +105,6 @@ class Call:
     operator: Operator
     # The tags that the caller accepts of the object to be changed; None: any.
     expected: frozenset[str] | None = None
-    # Additional response headers.
     headers: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -17,7 +17,7 @@ from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
-from fairlane.quotas.limits import FREE, RULES, Demand, LimitRefusal, LimitStatus, Prices, most_severe
+from fairlane.quotas.limits import RULES, Demand, LimitRefusal, LimitStatus, most_severe
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, assess
@@ -49,12 +49,14 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     )
     above = [await call.parts.tenants.get(parent) for parent in tenant.above]
     access = access_refusal(tenant, above, body) if open_requests or body.model is None else model_not_found()
+    most = body.max_output_tokens
+    first = 1 if tenant.reserve == "progressive" else most  # the minimum needed for admission
     found = []
     for queue in open_requests or [NOWHERE]:
         not_admitted, wait_ms = queue_verdict(queue, asked, call.parts.open_requests)
         statuses = await call.parts.budgets.statuses(tenant.root, tenant.account, model=queue.model, lane=body.lane)
         prices = await call.parts.known_prices.of(queue.model, body.lane)
-        demand = first_demand(tenant, body, prices)
+        demand = Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
         limited = limit_refusal(statuses, demand, in_part=demand.choice < demand.ceiling)
         queue_full = queue_refusal(queue, call.parts.lanes[asked.lane], statuses)
         found.append((access or not_admitted or limited or queue_full, wait_ms))
@@ -73,13 +75,6 @@ def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: Explain
     if body.lane not in tenant.lanes:
         return ApiError(f"This tenant may not use the lane {body.lane}.", "lane_not_allowed", "lane")
     return None
-
-
-def first_demand(tenant: Tenant, body: ExplainBody, prices: Prices = FREE) -> Demand:
-    """Return the demand of the request: the minimum needed for admission, and the most that it may use."""
-    most = body.max_output_tokens
-    first = 1 if tenant.reserve == "progressive" else most
-    return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
 
 
 def queue_verdict(

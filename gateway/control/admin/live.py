@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 # Each watcher's rights are checked at this interval, and whenever the revision of rights changes.
 CHECK_EVERY_S = 10.0
-# Watchers of one gateway.
 MOST_WATCHERS = 64
 # Watchers of one operator: a quarter of MOST_WATCHERS, so that no operator can lock out the others.
 MOST_OF_AN_OPERATOR = 16

@@ -43,7 +43,6 @@ class Documented:
     codes: tuple[Code, ...] = ()
     # The response has an `ETag`.
     tagged: bool = False
-    # `If-Match` is honoured.
     if_match: bool = False
     # The lowest operator role that may call it; None: any role, or not an operator's call.
     role: Role | None = None
@@ -98,6 +97,7 @@ class Operations(list[Operation]):
         def declare(handler: Handler) -> Handler:
             hints = get_annotations(handler)
             answer = hints.pop("return")
+            paragraph, *_ = (getdoc(handler) or "").split("\n\n")
             given = next((kind for name, kind in hints.items() if name != "call"), None)
             self.append(
                 Operation(
@@ -105,7 +105,7 @@ class Operations(list[Operation]):
                     path=PREFIX + re.sub(r":\w+}", "}", path),
                     route=path,
                     name=handler.__name__,
-                    summary=_summary(handler),
+                    summary=" ".join(paragraph.split()).removesuffix("."),
                     who="admin",
                     handler=handler,
                     input=None if form else given or Nothing,
@@ -122,11 +122,6 @@ class Operations(list[Operation]):
             return handler
 
         return declare
-
-
-def _summary(handler: Callable[..., object]) -> str:
-    paragraph, *_ = (getdoc(handler) or "").split("\n\n")
-    return " ".join(paragraph.split()).removesuffix(".")
 
 
 def _document_of(answer: Any) -> Any:  # noqa: ANN401 - any type

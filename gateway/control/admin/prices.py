@@ -24,7 +24,6 @@ from fairlane.quotas.ledger import UsageReport, UsageSums
 from fairlane.quotas.prices import PriceList
 from fairlane.store.errors import StoreUnavailable
 
-# Ledgers that are read concurrently.
 TENANTS_AT_ONCE = 32
 _FIGURES = tuple(usage_line(UsageSums(), {}))
 
@@ -67,19 +66,16 @@ async def get_chargeback(call: Call, query: ChargebackQuery) -> ChargebackView |
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups) or not set(groups) <= {"lane", "model", "key"}:
         raise FieldError("group_by", "must name lane, model and key, each once")
-    first = _month(query.month)
+    if query.month is None:
+        first = (datetime.now(UTC).date().replace(day=1) - timedelta(days=1)).replace(day=1)
+    else:
+        first = date.fromisoformat(f"{query.month}-01")
     last = first.replace(day=monthrange(first.year, first.month)[1])
     view = await _view(call, first, last, groups)
     if query.format == "json":
         return view
     name = f'attachment; filename="chargeback-{view["month"]}.csv"'
     return Response(_csv(view, groups), headers={**NOT_CACHED, "content-disposition": name}, media_type=CSV)
-
-
-def _month(text: str | None) -> date:
-    if text is not None:
-        return date.fromisoformat(f"{text}-01")
-    return (datetime.now(UTC).date().replace(day=1) - timedelta(days=1)).replace(day=1)
 
 
 async def _view(call: Call, first: date, last: date, groups: Sequence[str]) -> ChargebackView:

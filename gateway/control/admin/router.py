@@ -72,7 +72,9 @@ def endpoint(operation: Operation, parts: AdminParts) -> Callable[[Request], Awa
         try:
             operator = await parts.operators.calling(request.scope, address_of(request))
             exchange_of(request.scope).vouch(OPERATORS)
-            _check_role(operation, operator)
+            if not operator.role.includes(operation.role):
+                message = f"This call requires the role {operation.role}; your role is {operator.role}."
+                raise ApiError(message, "role_not_allowed")
             given = await _input(operation, request)
             expected = if_match(request.scope["headers"]) if operation.if_match else None
             call = Call(parts, request, operator, expected)
@@ -90,12 +92,6 @@ def endpoint(operation: Operation, parts: AdminParts) -> Callable[[Request], Awa
         return Response(msgspec.json.encode(document), operation.status, NOT_CACHED | call.headers, JSON)
 
     return serve
-
-
-def _check_role(operation: Operation, operator: Operator) -> None:
-    if not operator.role.includes(operation.role):
-        message = f"This call requires the role {operation.role}; your role is {operator.role}."
-        raise ApiError(message, "role_not_allowed")
 
 
 async def _input(operation: Operation, request: Request) -> tuple[BaseModel, ...]:

@@ -31,7 +31,6 @@ class ErasurePass:
     gone: DeletedTenant
     # By the store's clock.
     began_ms: int
-    # Erased objects by kind.
     erased: Counter[str] = field(default_factory=Counter)
     # Batches that are being cancelled; a later pass erases them.
     open_batches: int = 0

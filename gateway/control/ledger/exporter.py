@@ -99,7 +99,9 @@ class LedgerExporter:
             if not following.spans:
                 self._has_seen_all = True
                 return
-            following = await self._under_free_name(following)
+            # A store that has lost its latest plan assigns that plan's number again.
+            while await self._is_stored(following.name):
+                following = msgspec.structs.replace(following, number=following.number + 1)
             if await self._ledger.write_export_state(known, _encoded(following)):
                 await self._finish(following, lines)
         self._has_seen_all = False
@@ -138,14 +140,6 @@ class LedgerExporter:
         if await self._ledger.write_export_state(_encoded(segment), _encoded(Segment(segment.number))) and lost:
             self.lost += lost
             log.error("%d entries of the ledger were dropped before they were exported: raise its byte limit", lost)
-
-    async def _under_free_name(self, segment: Segment) -> Segment:
-        """Return the segment under the next number without an object.
-
-        A store that has lost its latest plan assigns that plan's number again."""
-        while await self._is_stored(segment.name):
-            segment = msgspec.structs.replace(segment, number=segment.number + 1)
-        return segment
 
     async def _is_stored(self, name: str) -> bool:
         try:

@@ -34,44 +34,19 @@ FORM, BYTES = "multipart/form-data", "application/octet-stream"
 # Errors of the HTTP layer, before authentication.
 ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
 _ANY_TENANT: tuple[Code, ...] = (
-    "invalid_api_key",
-    "invalid_token",
-    "token_expired",
-    "token_not_yet_valid",
-    "wrong_audience",
-    "unknown_signing_key",
-    "identity_conflict",
-    "tenant_not_allowed",
-    "endpoint_not_allowed",
-    "address_not_allowed",
-    "tenant_suspended",
-    "tenant_deleted",
-    "issuer_unavailable",
-    "quota_store_unavailable",
-    "shutting_down",
-)
+    "invalid_api_key", "invalid_token", "token_expired", "token_not_yet_valid", "wrong_audience", "unknown_signing_key",
+    "identity_conflict", "tenant_not_allowed", "endpoint_not_allowed", "address_not_allowed", "tenant_suspended",
+    "tenant_deleted", "issuer_unavailable", "quota_store_unavailable", "shutting_down",
+)  # fmt: skip
 # Errors of calls that read a model's prompt, but generate nothing.
 _PROMPT: tuple[Code, ...] = (
-    "context_length_exceeded",
-    "model_not_allowed",
-    "model_not_found",
-    "rate_limit_exceeded",
-    "concurrency_limit_exceeded",
-    "internal_error",
-)
+    "context_length_exceeded", "model_not_allowed", "model_not_found", "rate_limit_exceeded",
+    "concurrency_limit_exceeded", "internal_error",
+)  # fmt: skip
 _GENERATION: tuple[Code, ...] = (
-    *_PROMPT,
-    "request_exceeds_limit",
-    "lane_not_allowed",
-    "queue_full",
-    "insufficient_quota",
-    "overloaded",
-    "deadline_unattainable",
-    "no_worker",
-    "unavailable",
-    "deadline_exceeded",
-    "idempotency_conflict",
-)
+    *_PROMPT, "request_exceeds_limit", "lane_not_allowed", "queue_full", "insufficient_quota", "overloaded",
+    "deadline_unattainable", "no_worker", "unavailable", "deadline_exceeded", "idempotency_conflict",
+)  # fmt: skip
 _UPLOAD: tuple[Code, ...] = ("request_exceeds_limit", "concurrency_limit_exceeded", "unavailable")
 _BATCH: tuple[Code, ...] = (*_UPLOAD, "lane_not_allowed", "rate_limit_exceeded", "idempotency_conflict")
 

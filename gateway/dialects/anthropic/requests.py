@@ -133,7 +133,9 @@ def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
             if texts:
                 yield Turn(role="user", content="\n".join(texts))
             texts, has_results = [], True
-            yield _result(block)
+            text = "\n".join(part.text for part in block.content or ())
+            shown = f"Error: {text}" if block.is_error else text
+            yield Turn(role="tool", content=shown, tool_call_id=block.tool_use_id)
     if texts or not has_results:
         yield Turn(role=message.role, content="\n".join(texts))
 
@@ -153,11 +155,6 @@ def _said(blocks: Sequence[Block]) -> Turn:
         tool_calls=calls,
         reasoning="\n".join(thoughts) or None,
     )
-
-
-def _result(block: ToolResultBlock) -> Turn:
-    text = "\n".join(part.text for part in block.content or ())
-    return Turn(role="tool", content=f"Error: {text}" if block.is_error else text, tool_call_id=block.tool_use_id)
 
 
 def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:

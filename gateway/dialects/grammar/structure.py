@@ -14,7 +14,6 @@ class Structure(Redacted, frozen=True):
     kind: StructureKind
     # The schema as JSON, the regular expression, the choices as a JSON list, or the grammar in Lark or GBNF.
     text: str
-    # The field that requested it.
     param: str
 
 

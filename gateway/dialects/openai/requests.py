@@ -26,7 +26,6 @@ from fairlane.gateway.errors import invalid
 from fairlane.scheduler.protocol.messages import Sampling
 
 _SEED_MASK = 2**63 - 1
-# Text to tokenise, or token ids.
 Prompt = str | tuple[int, ...]
 _AS_USUAL = Sampling()
 # Fields that bodies and requests share. A body's null is the request's default.
@@ -43,7 +42,6 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     n: int = 1
     # Output tokens per choice; None: as many as context and limits allow.
     max_tokens: int | None = None
-    # The field that stated it.
     max_tokens_param: str = "max_tokens"
     # Set for a summary of the prompt: its maximum tokens; it also gets at most about half of the prompt's tokens.
     longest_summary: int | None = None

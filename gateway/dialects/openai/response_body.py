@@ -118,7 +118,6 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     items: tuple[Item, ...]
     # How to present calls of tools that are not plain functions, by the model's name for the tool.
     called_as: Mapping[str, CalledAs] = {}
-    # The parameters that the response repeats.
     echo: Mapping[str, Any]
     store: bool = True
 

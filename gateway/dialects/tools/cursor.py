@@ -21,7 +21,6 @@ _IN_BRACKETS = re.compile(r"[^\s0-9A-Za-z.+\-:,]")
 _AFTER_SCALAR = re.compile(r"[^0-9A-Za-z.+\-]")
 _CLOSING = {"{": "}", "[": "]"}
 
-# Continues with each push.
 Asking = Generator[None, None, bool]
 Emit = Callable[[str], None]
 
@@ -117,7 +116,8 @@ class TextCursor:
 
     def _next_mark(self, marks: Sequence[str]) -> Asking:
         while True:
-            at = _after_blanks(self._text, self._at, self._at + _MAX_BLANKS)
+            blanks = BLANKS.match(self._text, self._at, self._at + _MAX_BLANKS)
+            at = self._at if blanks is None else blanks.end()
             for mark in marks:
                 if self._text.startswith(mark, at):
                     self._at = at + len(mark)
@@ -201,11 +201,6 @@ class TextCursor:
         self._at += 1
         yield from self._skip_blanks()
         return key
-
-
-def _after_blanks(text: str, at: int, most: int) -> int:
-    found = BLANKS.match(text, at, most)
-    return at if found is None else found.end()
 
 
 def decoded(text: str) -> object:

@@ -155,7 +155,8 @@ class CallGrammar:
     def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
         begin, end = _text(f"{tagged.OPEN}{key}>\n"), _text(f"\n{tagged.CLOSE}\n")
         if schema["type"] != "string":
-            yield f"{rule}: {begin} {_json({**_definitions(within), **schema})} {end}"
+            definitions = {name: within[name] for name in ("$defs", "definitions") if name in within}
+            yield f"{rule}: {begin} {_json({**definitions, **schema})} {end}"
         elif "enum" in schema:
             yield f"{rule}: {begin} ({' | '.join(map(_text, schema['enum']))}) {end}"
         else:
@@ -187,10 +188,6 @@ def _lists_required(schema: Mapping[str, Any]) -> bool:
     if not isinstance(properties, dict) or not isinstance(required, list):
         return False
     return all(isinstance(name, str) and name in properties for name in required)
-
-
-def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
 
 
 def _fits_tags(schema: Mapping[str, Any]) -> bool:

@@ -29,7 +29,6 @@ _FIRST_KEYS = frozenset({"name", "id", "type", *_ARGUMENTS})
 _TO_ANOTHER = re.compile(r"\s*[;,]?\s*")
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 
-# Continues with each push.
 Waiting = Generator[None, None, None]
 
 

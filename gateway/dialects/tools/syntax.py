@@ -22,7 +22,6 @@ class CallSyntax(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # A model has the syntax if its chat template contains all strings of one list, and none of `unless`.
     detect: tuple[tuple[str, ...], ...]
     unless: tuple[str, ...] = ()
-    # The marks around reasoning.
     reasoning: tuple[str, str] | None = None
     # json: {"name": …, "arguments": …}, or a list of them; named: a name, then the arguments; xml: a tag for the
     # function, and one for each argument; messages: the response consists of messages with headers (`messages.py`).

@@ -93,7 +93,11 @@ def bounded(tenants: Mapping[str, TenantSums]) -> dict[str, TenantSums]:
     """Keep the busiest tenants by name and sum up the others."""
     if len(tenants) <= MOST_TENANTS:
         return dict(tenants)
-    named = sorted((name for name in tenants if name != OTHERS), key=lambda name: _busy(name, tenants[name]))
+    busy = {
+        name: tenant.output_tokens + tenant.requests + tenant.running_s + tenant.queued_s
+        for name, tenant in tenants.items()
+    }
+    named = sorted(busy.keys() - {OTHERS}, key=lambda name: (-busy[name], name))
     kept = {name: tenants[name] for name in named[:MOST_TENANTS]}
     others = msgspec.structs.replace(tenants.get(OTHERS, TenantSums()))
     for name in named[MOST_TENANTS:]:
@@ -139,7 +143,3 @@ def _add_fields(into: LaneSums | TenantSums, other: LaneSums | TenantSums) -> No
             _add_counts(known, value)
         else:
             setattr(into, name, max(known, value) if name in _MAXIMA else known + value)
-
-
-def _busy(name: str, tenant: TenantSums) -> tuple[float, str]:
-    return -(tenant.output_tokens + tenant.requests + tenant.running_s + tenant.queued_s), name

@@ -63,7 +63,6 @@ class LiveRecord:
     _on_over: "Callable[[LiveRecord], None]"
     id: str = field(init=False)
     jobs: list[LiveJob] = field(init=False)
-    # None before the first.
     interruptions: Interruptions | None = None
     moved: int = 0
     has_news: bool = True

@@ -61,7 +61,6 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     model: str = ""
     lane: str = ""
     gateway: str = ""
-    # Empty: not traced.
     trace_id: str = ""
     # The response's id, if it does not contain the record's id.
     answer_id: str = ""
@@ -75,9 +74,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     deadline_ms: float | None = None
     ttft_deadline_ms: float | None = None
     ttft_target_ms: float | None = None
-    # Admission's prediction.
     expected_ttft_ms: float | None = None
-    # So far, while it runs.
     time: TimeParts = TimeParts()
     # The queue's part of `time`, once it is final.
     queue_ms: float | None = None

@@ -66,7 +66,6 @@ class TraceRecorder:
         self._waiting: list[Asked] = []
         self._waiting_tokens = 0
         self._left_out = 0
-        # The last lines could not be written.
         self._is_failing = False
         self._lines: TraceLines | None = None
         self._file: IO[bytes] | None = None

@@ -67,7 +67,6 @@ def simulated(task: SimulationTask) -> SimulationView:
         calibration=sizes,
         workers=task.workers,
         seed=task.seed,
-        prefix_cache=any(row.hash_ids for row in stretch.rows),
     )
     runs = [run_view(load, scenario.run(load, lambda: None), tiers) for load in loads]
     return {

@@ -56,10 +56,6 @@ class HostClaims:
         return seq.id in self._staying
 
     @property
-    def unclaimed(self) -> int:
-        return self._pool.host_slots - self._pool.slots.held - self.outstanding
-
-    @property
     def outstanding(self) -> int:
         return sum([self._most(seq) - len(seq.slots) for seq in self._leaving.values()])
 
@@ -73,7 +69,7 @@ class HostClaims:
         because nothing else could run."""
         most = self._most(seq)
         if sum(map(self._most, self._leaving.values())) + most <= self._pool.host_slots:
-            dropped, room = list[Sequence](), self.unclaimed
+            dropped, room = list[Sequence](), self._pool.host_slots - self._pool.slots.held - self.outstanding
             for other in below:
                 if room >= most:
                     break
@@ -98,7 +94,11 @@ class HostClaims:
 
     def beyond_share(self) -> list[Sequence]:
         held, beyond = self.paused_slots(), list[Sequence]()
-        for seq in sorted(filter(_keeps_slots, self._idle.values()), key=_paused_since, reverse=True):
+        for seq in sorted(
+            filter(_keeps_slots, self._idle.values()),
+            key=lambda seq: (seq.stalled_since_ms or 0.0, seq.id),
+            reverse=True,
+        ):
             if held[seq.job.tenant] > self.share(seq.job.tenant):
                 held[seq.job.tenant] -= len(seq.slots)
                 beyond.append(seq)
@@ -149,7 +149,3 @@ class HostRoom:
 
 def _keeps_slots(seq: Sequence) -> bool:
     return bool(seq.slots) and not seq.job.exact and not seq.is_runnable
-
-
-def _paused_since(seq: Sequence) -> tuple[float, SeqId]:
-    return seq.stalled_since_ms or 0.0, seq.id

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def verdict(workers: int, *, keeps: bool) -> Verdict:
     kept = 1.0 if keeps else 0.5
     lane = LaneVerdict(requests=1, ttft_kept=kept, tpot_kept=1.0, refused=0.0, ttft_ms=None, tpot_ms=None)
-    return Verdict(workers=workers, lanes={LaneName.LATENCY: lane}, drained_ms=0.0, drain_allowed_ms=1.0, unfinished=0)
+    return Verdict(workers=workers, lanes={LaneName.LATENCY: lane}, drained_ms=0.0, drain_allowed_ms=1.0)
 
 
 @settings(max_examples=200)
@@ -137,6 +137,6 @@ def test_a_backlog_may_drain_for_a_part_of_the_trace() -> None:
 
 @pytest.mark.parametrize("drained_ms", [0.0, 2.0])
 def test_a_backlog_that_stays_is_a_miss(drained_ms: float) -> None:
-    found = Verdict(workers=1, lanes={}, drained_ms=drained_ms, drain_allowed_ms=1.0, unfinished=0)
+    found = Verdict(workers=1, lanes={}, drained_ms=drained_ms, drain_allowed_ms=1.0)
 
     assert found.misses == (("backlog",) if drained_ms > 1.0 else ())

@@ -96,7 +96,6 @@ def test_recorded_prefixes_are_found_by_simulated_workers() -> None:
         calibration=sizes,
         workers=2,
         seed=0,
-        prefix_cache=True,
     )
 
     total = scenario.run(1.0, lambda: None).total

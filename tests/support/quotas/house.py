@@ -12,10 +12,10 @@ from fairlane.quotas import keyspace
 from fairlane.quotas import packing as packed
 from fairlane.quotas.limits import Limits, LimitStatus
 from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
-from fairlane.quotas.memory_store import MemoryQuotaStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Denied, QuotaStore, Reason
 from fairlane.quotas.windows import zone_table
+from tests.support.quotas.oracle import Oracle
 
 CLOCK_KEY = "test:clock"
 CLOCK_LUA = f"local function now_ms() return tonumber(redis.call('GET', '{CLOCK_KEY}')) end"
@@ -79,7 +79,7 @@ class MemoryHouse:
 
     def __init__(self) -> None:
         self.now_ms = START_MS
-        self.twin = MemoryQuotaStore(lambda: self.now_ms, lease_ms=LEASE_MS)
+        self.twin = Oracle(lambda: self.now_ms, lease_ms=LEASE_MS)
         self.store: QuotaStore = self.twin
 
     async def set_clock(self, now_ms: int) -> None:
