@@ -23,6 +23,7 @@ from fairlane.scheduler.protocol.settings import (
     Count,
     Networks,
     Origins,
+    Port,
     Seconds,
     Share,
     SharedSettings,
@@ -177,6 +178,11 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     record: RecordSection = RecordSection()
     # Gateway processes behind one port, each with all of the limits above.
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    # Address at which workers reach this gateway with their tokens: of this host or pod, or the folder of a Unix socket
+    # if all workers are on this machine.
+    link_host: str = "127.0.0.1"
+    # Port for that; further processes use the ports after it. 0: any free one.
+    link_port: Port = 0
 
 
 class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -268,7 +274,16 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     if settings.gateway.record.max_bytes < LEAST_RECORDED_BYTES:
         raise SettingsError(f"setting gateway.record.max_bytes: must be at least {LEAST_RECORDED_BYTES} bytes")
+    _check_links(settings.gateway)
     check_issuers(settings.gateway.issuers)
     check_sign_in(settings.gateway.sign_in)
     check_header(settings.gateway.tenant_header)
     return settings
+
+
+def _check_links(section: GatewaySection) -> None:
+    """Raise SettingsError for an address at which no worker could reach this gateway."""
+    if section.link_host in ("", "0.0.0.0", "::"):  # noqa: S104 - refused
+        raise SettingsError("setting gateway.link_host: workers connect to this address, so name one of this host's")
+    if section.link_port and section.link_port + section.processes > 65_536:
+        raise SettingsError(f"setting gateway.link_port: no {section.processes} ports from {section.link_port} on")

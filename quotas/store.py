@@ -170,7 +170,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Need(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a running reservation, and how much more it may need: output tokens of all choices together."""
 
-    # Published so far; charged now.
+    # Sent to the client so far; charged now.
     published: int
     # Tokens of the prompts that have produced output; charged now.
     prompt_tokens: int
@@ -179,7 +179,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     most: int
     # Choices still running; grants are multiples of it.
     unit: int = 1
-    # Published tokens of finished choices.
+    # The part of them that belongs to finished choices.
     ended: int = 0
     quantum: int
     # A choice has used up its grant and waits.
@@ -213,7 +213,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     # Cached part of the prompt; it is charged as well.
     cached_tokens: int = 0
-    # Published tokens of all choices.
+    # Output tokens of all choices.
     output_tokens: int
     outcome: str
     preemptions: int = 0
@@ -250,7 +250,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lapsed:
-    """A reservation whose lease has run out; its finder settles it with what its jobs have published."""
+    """A reservation whose lease has run out; its finder settles it with what workers have reported of its jobs."""
 
     root: str
     reservation_id: str

@@ -1,7 +1,7 @@
 """The only thread that touches the engine: it receives commands from the event loop and sends reports back.
 
 Commands are applied between steps. Because only one thread runs Python at a time, the engine wakes the loop when it
-enters a forward pass or becomes idle: the loop publishes a step while the next one computes."""
+enters a forward pass or becomes idle: the loop sends a step's tokens while the next one computes."""
 
 import asyncio
 import ctypes
@@ -81,7 +81,7 @@ Command = Lease | Cancel | Grant | Drop | HandBack | ForgetPrompts
 
 
 class EngineThread:
-    """Runs the engine whenever it has work. The event loop calls `send`, `hold` and `hand_back`."""
+    """Runs the engine whenever it has work. The event loop calls `send`, `query` and `hand_back`."""
 
     def __init__(
         self, engine: Engine, worker_id: str, *, measured: bool = True, clock: Callable[[], float] = time.monotonic
@@ -98,7 +98,7 @@ class EngineThread:
         self._queries: list[tuple[Callable[[Planner], Any], asyncio.Future[Any]]] = []
         # A report with the same `applied` reflects all of them.
         self.commands_sent = self._applied = 0
-        self._held = self._stopping = self._audited = False
+        self._stopping = self._audited = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -119,11 +119,6 @@ class EngineThread:
             self.commands_sent += len(commands)
             self._changed.notify()
         self._engine.runner.wake()
-
-    def hold(self, held: bool) -> None:
-        with self._changed:
-            self._held = held
-            self._changed.notify()
 
     def query(self, find: Callable[[Planner], T]) -> "asyncio.Future[T]":
         reply: asyncio.Future[T] = self._loop.create_future()
@@ -159,22 +154,18 @@ class EngineThread:
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
         with self._changed:
-            if resting or self._stopping or not self._can_step:
+            if resting or self._stopping or not self._engine.has_work:
                 self._flush_reports()
             if resting:
                 self._changed.wait_for(lambda: self._commands or self._stopping, REST_S)
             patience_s = None if self._audited else IDLE_S
             self._changed.wait_for(
-                lambda: self._commands or self._queries or self._stopping or self._can_step, patience_s
+                lambda: self._commands or self._queries or self._stopping or self._engine.has_work, patience_s
             )
             if self._stopping:
                 return None
             commands, self._commands = self._commands, []
             return commands
-
-    @property
-    def _can_step(self) -> bool:
-        return self._engine.has_work and not self._held
 
     def _turn(self, commands: list[Command]) -> bool:
         """Apply commands, run a step, audit when idle; report each. Return false if a step found nothing to run."""
@@ -187,14 +178,14 @@ class EngineThread:
                 self._flush_reports()
                 self._call_on_loop(partial(_settle, command.reply, command.job_ids))
         answered = self._answer_queries()
-        if answered and not (commands or self._can_step):
+        if answered and not (commands or self._engine.has_work):
             return True  # a query must not shorten the pause
-        self._audited = not (commands or self._can_step)
+        self._audited = not (commands or self._engine.has_work)
         if self._audited:
             # Raises IntegrityError, which ends this worker; another one continues its jobs.
             self._engine.planner.check_integrity()
             self._report(audited=True)
-        if not self._can_step:
+        if not self._engine.has_work:
             return True
         began_ms = self._clock() * 1e3
         step = self._engine.step(began_ms, self._flush_reports)

@@ -27,12 +27,11 @@ class JobLog(EngineObserver):
                 log.info("job %s left before its end", job_id, extra=known)
 
     def turned(self, report: Report) -> None:
-        for publications in report.by_gateway.values():
-            for one in publications:
-                if one.ends is not None:
-                    known = self._of.pop(one.job_id, None)
-                    if one.ends is Outcome.FAILED:
-                        log.warning("job %s failed: %s", one.job_id, _why(one.events), extra=known)
+        for one in report.publications:
+            if one.ends is not None:
+                known = self._of.pop(one.job_id, None)
+                if one.ends is Outcome.FAILED:
+                    log.warning("job %s failed: %s", one.job_id, _why(one.events), extra=known)
 
 
 def _why(events: Iterable[object]) -> str:

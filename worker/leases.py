@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from fairlane.scheduler.planner.steps import Capacity
-from fairlane.scheduler.protocol.messages import Cancel, Grant, Job, Lease
+from fairlane.scheduler.protocol.messages import Cancel, Job, Lease
 from fairlane.scheduler.queue.prefix_affinity import AFFINITY_DELAY_MS
 from fairlane.worker.reports import Report
 
@@ -22,7 +22,7 @@ class HeldLeases:
 
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
-        self._early: deque[Cancel | Grant] = deque(maxlen=MOST_EARLY)
+        self._early: deque[Cancel] = deque(maxlen=MOST_EARLY)
         # Jobs that were returned once because they exceed this worker's capacity.
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
 
@@ -32,7 +32,7 @@ class HeldLeases:
     def ids(self) -> list[str]:
         return list(self._epochs)
 
-    def took(self, leases: Iterable[Lease]) -> list[Cancel | Grant]:
+    def took(self, leases: Iterable[Lease]) -> list[Cancel]:
         """Record the leases of a take, and return the early messages that may concern them."""
         epochs = {lease.job.job_id: lease.epoch for lease in leases}
         self._epochs.update(epochs)
@@ -49,7 +49,7 @@ class HeldLeases:
         self._too_large.extend(job.job_id for job in fresh)
         return fresh
 
-    def received(self, message: Cancel | Grant) -> bool:
+    def received(self, message: Cancel) -> bool:
         """True if the message concerns a held job. It is kept in any case, since applying it twice has no effect."""
         self._early.append(message)
         return message.job_id in self._epochs
@@ -57,8 +57,11 @@ class HeldLeases:
     def epochs(self, job_ids: Iterable[str]) -> list[tuple[str, int]]:
         return [(job_id, self._epochs[job_id]) for job_id in job_ids if job_id in self._epochs]
 
+    def holds(self, job_id: str, epoch: int) -> bool:
+        return self._epochs.get(job_id) == epoch
+
     def remove(self, job_id: str, epoch: int) -> None:
-        if self._epochs.get(job_id) == epoch:
+        if self.holds(job_id, epoch):
             del self._epochs[job_id]
 
 

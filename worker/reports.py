@@ -8,12 +8,28 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.scheduler.planner.steps import Capacity, Ended
-from fairlane.scheduler.protocol.messages import Event, Finished, JobSteps, Lease, TokenDelta
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.protocol.messages import Event, Finished, JobSteps, Lease, Outcome, TokenDelta
 from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import StepReport
 
-ByGateway = Mapping[str, Sequence[Publication]]
+
+class Publication(NamedTuple):
+    """One job's part of one turn."""
+
+    # As the engine was given it: a job that begins anew has another one under the same epoch.
+    lease: Lease
+    events: tuple[Event, ...] = ()
+    # Weighted tokens computed for it.
+    cost: float = 0.0
+    ends: Outcome | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self.lease.job.job_id
+
+    @property
+    def epoch(self) -> int:
+        return self.lease.epoch
 
 
 class LaneTokens(NamedTuple):
@@ -37,7 +53,7 @@ class WorkerLoad:
 
 
 class Dropped(NamedTuple):
-    """A job that left without ending here; nothing is published for it."""
+    """A job that left without ending here; nothing is sent for it."""
 
     job_id: str
 
@@ -61,7 +77,7 @@ class Report:
     began_ms: float = 0.0
     # The idle engine audited its KV blocks, and all were accounted for.
     audited: bool = False
-    by_gateway: ByGateway = field(default_factory=dict)
+    publications: list[Publication] = field(default_factory=list)
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     # Jobs whose first row under their lease was in the step, with their waiting time in milliseconds.
     begun: Mapping[str, float] = field(default_factory=dict)
@@ -80,17 +96,6 @@ class EngineObserver:
 
     def lost(self, job_ids: Iterable[str]) -> None:
         """Called when jobs left without ending here: refused by the store, or returned to the queue."""
-
-
-def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return all tokens as (choice, first index, ids), one contiguous run per choice, as the store records them."""
-    runs: dict[int, tuple[int, int, tuple[int, ...]]] = {}
-    for event in events:
-        if isinstance(event, TokenDelta):
-            choice, token_ids = event.choice, event.token_ids
-            run = runs.get(choice)
-            runs[choice] = (choice, event.first_index, token_ids) if run is None else (*run[:2], run[2] + token_ids)
-    return (*runs.values(),)
 
 
 class ReportBuilder:
@@ -114,11 +119,10 @@ class ReportBuilder:
         self._arrived_ms[lease.job.job_id] = now_ms - lease.arrived_ms_ago
 
     def complete(self, report: Report) -> None:
-        by_gateway: dict[str, list[Publication]] = defaultdict(list)
-        report.by_gateway = by_gateway
+        publications = report.publications
         self._now_ms = report.began_ms
         for change in report.changes:
-            self._change(change, by_gateway)
+            self._change(change, publications)
         step = report.step
         if step is None:
             return
@@ -129,7 +133,7 @@ class ReportBuilder:
         self._now_ms += took_ms
         if self._accounts is not None:
             self._accounts.add(step.plan, took_ms, report.began_ms)
-        self._add(step.events, step.outcome.charges, step.outcome.ended, by_gateway)
+        self._add(step.events, step.outcome.charges, step.outcome.ended, publications)
 
     def _begin(self, step: StepReport, began_ms: float) -> dict[str, float]:
         begun = {row.seq.job_id for row in step.plan.rows} & self._arrived_ms.keys()
@@ -137,12 +141,12 @@ class ReportBuilder:
         self._begun |= {job_id: (waited_ms, began_ms) for job_id, waited_ms in waited.items()}
         return waited
 
-    def _change(self, change: JobChange, by_gateway: dict[str, list[Publication]]) -> None:
+    def _change(self, change: JobChange, publications: list[Publication]) -> None:
         match change:
             case Lease():
                 self._leases[change.job.job_id] = change
             case Ended():
-                self._add((), {}, (change,), by_gateway)
+                self._add((), {}, (change,), publications)
             case Dropped():
                 self._leave(change.job_id)
 
@@ -159,7 +163,7 @@ class ReportBuilder:
         events: Iterable[Event],
         charges: Mapping[str, float],
         ended: Iterable[Ended],
-        by_gateway: dict[str, list[Publication]],
+        publications: list[Publication],
     ) -> None:
         by_job: dict[str, list[Event]] = defaultdict(list)
         for event in events:
@@ -168,8 +172,8 @@ class ReportBuilder:
         for job_id in dict.fromkeys([*by_job, *charges, *ends]):
             lease = self._leases.get(job_id)
             if lease is not None:
-                publication = self._publication(lease, by_job[job_id], charges.get(job_id, 0.0), ends.get(job_id))
-                by_gateway[lease.job.gateway_id].append(publication)
+                cost = charges.get(job_id, 0.0)
+                publications.append(self._publication(lease, by_job[job_id], cost, ends.get(job_id)))
         for job_id in ends:
             self._leave(job_id)
 
@@ -183,14 +187,7 @@ class ReportBuilder:
         if lease.job.job_id in self._begun:
             self._add_timing(lease.job.job_id, events)
         published = (*events,) if end is None else (*events, self._finished(lease, end))
-        return Publication(
-            job_id=lease.job.job_id,
-            epoch=lease.epoch,
-            events=published,
-            tokens=token_runs(published),
-            cost=cost,
-            ends=None if end is None else end.outcome,
-        )
+        return Publication(lease, published, cost, None if end is None else end.outcome)
 
     def _add_timing(self, job_id: str, events: list[Event]) -> None:
         # The job's first token reports its waiting time, its prefill time and the worker's id.

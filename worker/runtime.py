@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, closing
@@ -17,7 +18,9 @@ from prometheus_client import make_wsgi_app, start_http_server
 from fairlane.common.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.common.otlp import sends_metrics
 from fairlane.common.settings_error import SettingsError
-from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.links.dialer import Dialer, GatewayPeer
+from fairlane.scheduler.links.tls import dialer_tls, keep_fresh
+from fairlane.scheduler.protocol.messages import Job, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
 from fairlane.store import checks, cluster
@@ -36,7 +39,7 @@ from fairlane.worker.traces import Traces, open_traces
 log = logging.getLogger(__name__)
 
 STORE_CHECK_S = 2.0
-# Connections to the store: one for the control stream, one per gateway that is being published to, a few for the rest.
+# Connections to the store: one for the control stream, a few for reports, leases and the registry.
 CONNECTIONS = 32
 
 
@@ -58,13 +61,15 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
     metrics = Metrics(about, engine=settings.worker.engine)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
     async with aclosing(cluster.client(settings.store_url, limit=CONNECTIONS, timeout_s=timeout_s)) as client:
+        registry, link, tls = RedisRegistry(client), StoreLink(timeout_s), dialer_tls(settings.link_tls)
         server = WorkerServer(
             worker_id=about.worker_id,
             engine=EngineThread(opened.engine, about.worker_id, measured=opened.remote is None),
             queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
-            registry=RedisRegistry(client),
+            registry=registry,
             card=opened.card,
-            link=StoreLink(timeout_s),
+            link=link,
+            dial=partial(dial, about.worker_id, about.queue, registry, tls=tls),
             heartbeat=Heartbeat(about, opened.costs),
             observers=_observers(settings, environ, opened, metrics, traces),
             lease_s=settings.lease_s,
@@ -72,6 +77,8 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             block_s=timeout_s / 2,
         )
         _handle_signals(server)
+        reading = asyncio.create_task(link.persist("reading the links' secret", registry.link_secret))
+        renewing = asyncio.create_task(keep_fresh(tls, settings.link_tls))
         lifecycle, from_any_thread = server.lifecycle, asyncio.get_running_loop().call_soon_threadsafe
         opened.watch(
             lambda is_up: from_any_thread(lifecycle.engine_changed, is_up),
@@ -80,9 +87,32 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
         log.info("%s serves %s", about.worker_id, about.queue)
         with metrics.exported_over_otlp(environ):
             status = await server.run()
+        reading.cancel()
+        renewing.cancel()
     if traces is not None:
         traces.close()
     return status
+
+
+def dial(
+    worker_id: str,
+    queue: str,
+    registry: RedisRegistry,
+    job: Job,
+    peer: GatewayPeer,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> Dialer:
+    """Return a worker's link to a job's gateway, which is not open yet."""
+    return Dialer(
+        job.gateway_address,
+        worker_id=worker_id,
+        queue=queue,
+        gateway_id=job.gateway_id,
+        secret=registry.link_secret,
+        peer=peer,
+        tls=tls,
+    )
 
 
 def _check_metrics_port(host: str, port: int) -> None:

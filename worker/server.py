@@ -1,4 +1,4 @@
-"""The worker's event loop: takes jobs, reads control messages, publishes tokens, renews the leases, and ends in order.
+"""The worker's event loop: takes jobs, reads control messages, sends tokens, renews the leases, and ends in order.
 
 A drain or a signal lets running jobs end within `drain_s`, and returns the rest. After an engine failure the leases
 expire instead, so that a job that breaks every engine counts as lost and is not retried forever."""
@@ -13,22 +13,31 @@ from typing import Any
 from fairlane.common.log_lines import about
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.block_map import WatchBlocks
-from fairlane.scheduler.protocol.messages import Drain, ForgetPrompts, Lease, ModelCard, Undrain, WorkerStatus
+from fairlane.scheduler.protocol.messages import (
+    Cancel,
+    Drain,
+    ForgetPrompts,
+    Grant,
+    Lease,
+    ModelCard,
+    Undrain,
+    WorkerStatus,
+)
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
-from fairlane.scheduler.queue.types import Publication, Wake
+from fairlane.scheduler.queue.types import Progress, Wake
 from fairlane.store.retry import StoreLink
 from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine_thread import Drop, EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
-from fairlane.worker.publisher import Publisher
+from fairlane.worker.outlet import Dial, Outlet
 from fairlane.worker.reports import EngineObserver, Report
 
 log = logging.getLogger(__name__)
 
-# Time for the last tokens to reach the store when the worker ends, and then to leave the registry.
+# Time for the last ends to reach gateways and store when the worker ends, and then to leave the registry.
 FLUSH_S = 3.0
 LEAVE_S = 2.0
 ANNOUNCE_S = 600.0
@@ -49,6 +58,7 @@ class WorkerServer:
         registry: RedisRegistry,
         card: ModelCard,
         link: StoreLink,
+        dial: Dial,
         heartbeat: Heartbeat,
         observers: Sequence[EngineObserver] = (),
         lease_s: float,
@@ -68,7 +78,15 @@ class WorkerServer:
         self._block_ms = int(block_s * 1e3)
         self._intake = Intake()
         self.lifecycle = Lifecycle(self._intake.close)
-        self._publisher = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
+        self._outlet = Outlet(
+            self,
+            dial=dial,
+            report=self._report,
+            release=partial(queue.release, worker_id),
+            link=link,
+            new_serial=queue.new_serial,
+            patience_s=lease_s / 2,
+        )
         self._leases = HeldLeases()
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
@@ -92,7 +110,7 @@ class WorkerServer:
                 for each in (
                     self._serve(),
                     self._control(),
-                    self._publisher.run(),
+                    self._outlet.run(),
                     self._keep_leases(),
                     self._beat(),
                     self._announce(),
@@ -138,7 +156,8 @@ class WorkerServer:
                 self._last_turn_s = asyncio.get_running_loop().time()  # the engine was idle since its last turn
                 for observer in self._observers:
                     observer.took(leases)
-                self._engine.send(*leases, *early)
+                self._outlet.took(leases)
+                self._cancel(early)
 
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """Return the leases without jobs that are too large, which are released.
@@ -160,7 +179,9 @@ class WorkerServer:
         if known:
             ids = [lease.job.job_id for lease in known]
             await self._release(ids)
-            self._drop(self._leases.epochs(ids))
+            lost = self._leases.epochs(ids)
+            self.drop_jobs(lost, "the store leased them again")
+            self._outlet.drop(lost)
         return [lease for lease in leases if lease not in known]
 
     async def _control(self) -> None:
@@ -175,8 +196,10 @@ class WorkerServer:
                     self.lifecycle.undrain()
                 elif isinstance(message, WatchBlocks):
                     self._blocks.watch(message.for_ms / 1e3)
-                elif isinstance(message, ForgetPrompts) or self._leases.received(message):
+                elif isinstance(message, ForgetPrompts):
                     self._engine.send(message)
+                elif self._leases.received(message):
+                    self._cancel([message])
             if wake is Wake.CALLED:
                 self._intake.called()
             elif wake is Wake.NOW:
@@ -186,34 +209,41 @@ class WorkerServer:
 
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
-        self._publisher.put(report.by_gateway)
+        self._outlet.put(report.publications)
         self._intake.turned(report, self._engine.commands_sent)
         if report.jobs == 0 and report.applied >= self._engine.commands_sent:
             self._idle.set()
         for observer in self._observers:
             observer.turned(report)
 
-    async def _publish(self, gateway_id: str, publications: Sequence[Publication], serial: str) -> set[str]:
-        return await self._queue.publish(gateway_id, self._worker_id, publications, serial=serial)
+    # outlet.JobOwner.
 
-    def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
-        lost = [each for each in publications if each.job_id in refused]
-        for each in publications:
-            if each.ends:
-                self._leases.remove(each.job_id, each.epoch)
-        self._drop([(each.job_id, each.epoch) for each in lost])
+    def start_job(self, lease: Lease, *, again: bool) -> None:
+        job_id, epoch = lease.job.job_id, lease.epoch
+        self._idle.clear()
+        self._engine.send(*((Drop(job_id, epoch), lease) if again else (lease,)))
 
-    def _drop(self, lost: Sequence[tuple[str, int]]) -> None:
-        if lost:
-            log.warning("%d jobs were reassigned to other workers: dropped", len(lost))
-        for job_id, epoch in lost:
-            self._leases.remove(job_id, epoch)
-        self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in lost))
-        self._notify_lost(job_id for job_id, _ in lost)
+    def grant_job(self, job_id: str, granted_until: int) -> None:
+        self._engine.send(Grant(job_id=job_id, granted_until=granted_until))
 
-    def _hold(self, held: bool) -> None:
-        self._engine.hold(held)
-        self._last_turn_s = asyncio.get_running_loop().time()
+    def cancel_job(self, job_id: str) -> None:
+        self._engine.send(Cancel(job_id=job_id))
+
+    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
+        log.warning("%d jobs dropped: %s", len(jobs), why)
+        self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in jobs))
+        self._notify_lost(job_id for job_id, epoch in jobs if self._leases.holds(job_id, epoch))
+
+    def forget_job(self, job_id: str, epoch: int) -> None:
+        self._leases.remove(job_id, epoch)
+
+    def _cancel(self, messages: Iterable[Cancel]) -> None:
+        for message in messages:
+            if self._outlet.cancel(message.job_id):
+                self._engine.send(message)
+
+    async def _report(self, items: Sequence[Progress], serial: str) -> set[str]:
+        return await self._queue.report(self._worker_id, items, serial=serial)
 
     async def _keep_leases(self) -> None:
         while True:
@@ -245,15 +275,13 @@ class WorkerServer:
         return await self._queue.renew(self._worker_id, holding=self._leases.ids(), serial=serial)
 
     async def _hand_back(self) -> None:
-        """Publish what was computed and release every job; the store ignores jobs that this worker no longer owns."""
+        """Report what was computed and release every job; the store ignores jobs that this worker no longer owns."""
+        waiting = self._outlet.waiting()
+        self._outlet.give_back(waiting)  # before the engine answers, so that no gateway's answer starts one meanwhile
         job_ids = await self._engine.hand_back()
-        held = self._leases.epochs(job_ids)
-        await self._publisher.emptied()
-        if job_ids:
-            await self._release(job_ids)
-        for job_id, epoch in held:
-            self._leases.remove(job_id, epoch)
-        self._notify_lost(job_ids)
+        self._outlet.give_back(job_ids)
+        await self._outlet.flushed()
+        self._notify_lost([*waiting, *job_ids])
 
     async def _release(self, job_ids: Sequence[str]) -> None:
         await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
@@ -269,12 +297,15 @@ class WorkerServer:
 
     def _check_engine(self) -> None:
         silent_s = asyncio.get_running_loop().time() - self._last_turn_s
-        if not self._idle.is_set() and not self._publisher.is_full and silent_s > STUCK_S:
+        if not self._idle.is_set() and silent_s > STUCK_S:
             self._failed(TimeoutError(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
-        await within(FLUSH_S, self._publisher.emptied())
+        await within(FLUSH_S, self._outlet.emptied())
+        if self.lifecycle.phase is Phase.LEFT:  # else the leases expire
+            await within(LEAVE_S, self._outlet.hand_back_all())
+        await self._outlet.aclose()
         await within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
 
 

@@ -277,9 +277,8 @@ class Metrics(EngineObserver):
             self.blocks.labels(pool, "used").set(total - free)
             self.kv_usage.labels(pool).set((total - free) / total if total else 0.0)
         self.prefix_blocks.set(load.blocks_cached)
-        for publications in report.by_gateway.values():
-            for publication in publications:
-                self._count_events(publication.events)
+        for publication in report.publications:
+            self._count_events(publication.events)
         if report.step is not None and report.ran:
             self._stepped(report.step)
             for lane, tokens in report.tokens.items():

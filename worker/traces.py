@@ -16,8 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from fairlane.common.otlp import span_exporter
 from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, Paused, Preempted, Resumed, TokenDelta
-from fairlane.scheduler.queue.types import Publication
-from fairlane.worker.reports import EngineObserver, Report
+from fairlane.worker.reports import EngineObserver, Publication, Report
 from fairlane.worker.telemetry import SERVICE, VERSION
 
 CLOSE_S = 2.0
@@ -65,9 +64,8 @@ class Traces(EngineObserver):
             for job_id, waited_ms in report.begun.items():
                 self._begin(job_id, waited_ms, began_ns)
             self._count_step({row.seq.job_id for row in report.step.plan.rows})
-        for publications in report.by_gateway.values():
-            for publication in publications:
-                self._trace_publication(publication)
+        for publication in report.publications:
+            self._trace_publication(publication)
 
     def lost(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.simulation.simulate import Simulation
 
 
@@ -24,6 +28,7 @@ class MortalSimulation(Simulation):
 
     def __post_init__(self) -> None:
         self._dead: set[int] = set()
+        self._outputs: dict[str, tuple[tuple[int, ...], ...]] = {}
         super().__post_init__()
         if self.queue is None and self.deaths:
             raise ValueError("deaths need a queue, which gets the jobs of dead workers")
@@ -40,10 +45,17 @@ class MortalSimulation(Simulation):
 
     def _kill(self, number: int) -> None:
         self._land(number)
+        planner = self._workers[number].policy
+        assert isinstance(planner, Planner)  # noqa: S101 - no other policy runs on workers that die
+        for job_id in planner.job_ids():  # gateways have all tokens of the steps that ended
+            self._outputs[job_id] = tuple(tuple(seq.output) for seq in planner._groups[job_id].choices)
         self._dead.add(number)
         self._ends.pop(number, None)
         if number in self._asleep:
             self._asleep.remove(number)
+
+    def _with_output(self, lease: Lease) -> Lease:
+        return msgspec.structs.replace(lease, generated=self._outputs.get(lease.job.job_id, ()))
 
     def _give_back(self, number: int) -> None:
         held = self._workers[number].held

@@ -1,6 +1,7 @@
 """Counts of calls in one thread, and of commands in one store."""
 
 import gc
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 import redis
+import redis.client
 
 LOOP_MODULES = tuple(f"/asyncio/{name}.py" for name in ("base_events", "events", "selector_events", "transports"))
 """Parts of asyncio's own loop: where uvloop serves, none of it is Python."""
@@ -87,3 +89,21 @@ class CommandCounter:
     def total(self) -> int:
         """Executions of all commands since `reset`."""
         return sum(self.counts().values())
+
+
+class SentCounter:
+    """Counts the commands that clients send to a store; those inside scripts and its own are left out."""
+
+    def __init__(self, store: redis.Redis, monitor: redis.client.Monitor) -> None:
+        """`monitor` is an entered `store.monitor()`."""
+        self._store, self._monitor = store, monitor
+
+    def count(self) -> int:
+        """Return how many came since the last call, or the start."""
+        mark, sent = secrets.token_hex(8), 0
+        self._store.echo(mark)
+        while (each := self._monitor.next_command())["command"] != f"ECHO {mark}":  # type: ignore[no-untyped-call]
+            name, _, more = each["command"].lower().partition(" ")
+            is_own = name in CommandCounter.OWN or f"{name}|{more.partition(' ')[0]}" in CommandCounter.OWN
+            sent += each["client_type"] != "lua" and not is_own
+        return sent

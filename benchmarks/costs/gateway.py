@@ -1,7 +1,7 @@
 """What a request costs in the gateway, from the accepted connection to the settled request and the closed connection.
 
 The gateway serves on this thread's event loop; its client and its worker run on another thread and go in step with it:
-the worker publishes a token when the client has read the one before. Timers that stand when a request begins are held
+the worker sends a token when the client has read the one before. Timers that stand when a request begins are held
 until it has ended, so that no periodic work of the gateway falls into its count. Of several equal requests the
 cheapest counts: a blocking read of the store that ends meanwhile adds to the others.
 """
@@ -20,8 +20,8 @@ import redis.asyncio
 from tokenizers import Tokenizer
 
 from benchmarks.common.store import own_store
-from benchmarks.costs.counting import CallCounter, CommandCounter, ObjectCounter
-from benchmarks.gateway.instant import LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, Row, card, room, worker_status
+from benchmarks.costs.counting import CallCounter, CommandCounter, ObjectCounter, SentCounter
+from benchmarks.gateway.instant import LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, Engine, card, room, worker_status
 from benchmarks.gateway.stand import TENANT, tenant_key
 from fairlane.gateway.config import GatewaySection, GatewaySettings
 from fairlane.gateway.runtime.resources import Resources
@@ -34,9 +34,12 @@ from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 WARM_UP, REPEATS = 3, 6
 STREAMED_TOKENS = 64
 PLAIN_TOKENS = 16
+CHAT_PROMPT_TOKENS, CHAT_TOKENS = 500, 256
+TEMPLATE_TOKENS = len("<user\n>\n<assistant\n")
 HELD_S = 1e6
 WAIT_S = 20.0
 PROMPT = "Tell me in a few words what the capital of France is known for."
+CHAT_PROMPT = ("go on " * CHAT_PROMPT_TOKENS)[: CHAT_PROMPT_TOKENS - TEMPLATE_TOKENS]
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -75,7 +78,9 @@ class Cost:
     """Of one request."""
 
     calls: int
+    # All that the store executed, and what clients sent of it.
     commands: int
+    sent: int = 0
     # Held while it waits for its first token.
     objects: int = 0
 
@@ -90,18 +95,27 @@ class Driver:
 
     async def run(self) -> dict[str, Cost]:
         """The cheapest of each kind of request."""
-        with redis.Redis.from_url(self._store_url) as counted:
-            self._commands = CommandCounter(counted)
+        with redis.Redis.from_url(self._store_url) as counted, counted.monitor() as monitor:
+            self._commands, self._sent = CommandCounter(counted), SentCounter(counted, monitor)
             async with redis.asyncio.Redis.from_url(self._store_url) as client:
                 await self._connect(client)
-                objects = await self._objects()
-                for _ in range(REPEATS):
-                    objects &= await self._objects()  # the fewest of each kind: upkeep makes others now and then
-                return {
-                    "plain": await self._cheapest(PLAIN_TOKENS, streams=False),
-                    "stream": await self._cheapest(STREAMED_TOKENS, streams=True),
-                    "first": replace(await self._cheapest(1, streams=True), objects=objects.total()),
-                }
+                reporting = asyncio.create_task(self._engine.outlet.run())
+                try:
+                    return await self._costs()
+                finally:
+                    reporting.cancel()
+                    await self._engine.outlet.aclose()
+
+    async def _costs(self) -> dict[str, Cost]:
+        objects = await self._objects()
+        for _ in range(REPEATS):
+            objects &= await self._objects()  # the fewest of each kind: upkeep makes others now and then
+        return {
+            "plain": await self._cheapest(PLAIN_TOKENS, streams=False),
+            "stream": await self._cheapest(STREAMED_TOKENS, streams=True),
+            "chat": await self._cheapest(CHAT_TOKENS, streams=True, prompt=CHAT_PROMPT),
+            "first": replace(await self._cheapest(1, streams=True), objects=objects.total()),
+        }
 
     async def _connect(self, client: redis.asyncio.Redis) -> None:
         """Register as a worker, and wait until the gateway has seen it."""
@@ -111,7 +125,7 @@ class Driver:
         self._queue = RedisQueue(client, queue_name(MODEL, sha256), dict(DEFAULT_LANES), lease_ms=LEASE_MS)
         self._status = worker_status(self._queue.name, sha256)
         ids = Tokenizer.from_str(card().tokenizer_json).get_vocab()
-        self._text = tuple(ids[word] for word in WORDS)
+        self._engine = Engine(self._queue, self._queue, self._registry, tuple(ids[word] for word in WORDS) * 4)
         async with asyncio.timeout(WAIT_S):
             while not (self._server.started and self._resources.fleet.cache.workers):
                 await self._beat()
@@ -121,9 +135,11 @@ class Driver:
         await self._registry.beat(self._status, LEASE_MS)
         await self._queue.renew(WORKER_ID)
 
-    async def _cheapest(self, tokens: int, *, streams: bool) -> Cost:
-        costs = [await self._request(tokens, streams=streams) for _ in range(WARM_UP + REPEATS)]
-        return Cost(min(cost.calls for cost in costs), min(cost.commands for cost in costs))
+    async def _cheapest(self, tokens: int, *, streams: bool, prompt: str = PROMPT) -> Cost:
+        costs = [await self._request(tokens, streams=streams, prompt=prompt) for _ in range(WARM_UP + REPEATS)]
+        return Cost(
+            *(min(each) for each in zip(*((cost.calls, cost.commands, cost.sent) for cost in costs), strict=True))
+        )
 
     async def _objects(self) -> Counter[str]:
         """Return the objects of the gateway's own classes that a stream adds until its first token is awaited."""
@@ -134,7 +150,7 @@ class Driver:
         async def waiting() -> None:
             jobs = self._resources.fleet.dispatcher.jobs
             async with asyncio.timeout(WAIT_S):
-                while not all(job.place for job in [*jobs.values()]):  # noqa: ASYNC110 - another thread's
+                while not all(job.place and job.stream for job in [*jobs.values()]):  # noqa: ASYNC110 - another thread's
                     await asyncio.sleep(0.002)
             await self._on_loop(during.count)
 
@@ -143,49 +159,64 @@ class Driver:
         await self._settled()
         return during.kinds - before.kinds
 
-    async def _request(self, tokens: int, *, streams: bool) -> Cost:
+    async def _request(self, tokens: int, *, streams: bool, prompt: str) -> Cost:
         await self._beat()
         last_id, _, _ = await self._queue.read_control(WORKER_ID, "$", 0)
         await self._on_loop(self._begin)
         try:
+            self._sent.count()
             self._commands.reset()
-            await self._exchange(last_id, tokens, streams=streams)
+            await self._exchange(last_id, tokens, streams=streams, prompt=prompt)
             await self._settled()
-            commands = self._commands.total()
+            commands, sent = self._commands.total(), self._sent.count()
         finally:
             await self._on_loop(self._end)
-        return Cost(self._counter.calls, commands)
+        return Cost(self._counter.calls, commands, sent)
 
     async def _exchange(
-        self, last_id: str, tokens: int, *, streams: bool, waiting: Callable[[], Awaitable[None]] | None = None
+        self,
+        last_id: str,
+        tokens: int,
+        *,
+        streams: bool,
+        prompt: str = PROMPT,
+        waiting: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Send the request, compute its tokens, and read its answer to the end.
 
         `waiting` is called before the first token."""
         reader, writer = await asyncio.open_connection(*self._server.servers[0].sockets[0].getsockname()[:2])
-        writer.write(self._request_bytes(tokens, streams=streams))
-        row, gateway_id = await self._take(last_id, 1 if streams else tokens)
+        writer.write(self._request_bytes(tokens, prompt, streams=streams))
+        job_id = await self._take(last_id)
+        row = self._engine.rows[job_id]
+        row.pace = 1 if streams else tokens
         if waiting is not None:
             await waiting()
         read = b""
         while row.left:
-            await self._queue.publish(gateway_id, WORKER_ID, [row.step(self._text)])
+            while not row.can_step:
+                self._engine.filled.clear()
+                await asyncio.wait_for(self._engine.filled.wait(), WAIT_S)
+            self._engine.outlet.put([row.step(self._engine.text)])
             while streams and read.count(b'"content":" word') < row.made:
                 read += await asyncio.wait_for(reader.read(65_536), WAIT_S)
         read += await asyncio.wait_for(reader.read(), WAIT_S)
         if not read.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"the gateway refused the request: {read[:500]!r}")
         writer.close()
+        del self._engine.rows[job_id]
+        await self._engine.outlet.emptied()
 
-    async def _take(self, last_id: str, pace: int) -> tuple[Row, str]:
+    async def _take(self, last_id: str) -> str:
         """Wait for the job, and take it."""
         leases: list[Lease] = []
         async with asyncio.timeout(WAIT_S):
             while not leases:
                 last_id, _, _ = await self._queue.read_control(WORKER_ID, last_id, 2_000)
                 leases = await self._queue.take(WORKER_ID, room(SEQUENCES))
+        self._engine.outlet.took(leases)
         [lease] = leases
-        return Row(lease.job.job_id, lease.epoch, pace, lease.job.max_tokens), lease.job.gateway_id
+        return lease.job.job_id
 
     async def _settled(self) -> None:
         """Wait until nothing of a request is left in the gateway."""
@@ -211,11 +242,11 @@ class Driver:
         self._counter.stop()
         self._loop.release_timers(self._held)
 
-    def _request_bytes(self, tokens: int, *, streams: bool) -> bytes:
+    def _request_bytes(self, tokens: int, prompt: str, *, streams: bool) -> bytes:
         body = json.dumps(
             {
                 "model": MODEL,
-                "messages": [{"role": "user", "content": PROMPT}],
+                "messages": [{"role": "user", "content": prompt}],
                 "max_tokens": tokens,
                 "stream": streams,
                 "temperature": 0,
@@ -248,13 +279,14 @@ def measure() -> dict[str, float]:
     """Calls and commands by entry of the book."""
     with own_store() as url, asyncio.Runner(loop_factory=StillLoop) as runner:
         found = runner.run(_serve(url))
-    plain, stream, first = found["plain"], found["stream"], found["first"]
+    plain, stream, chat, first = found["plain"], found["stream"], found["chat"], found["first"]
     more = STREAMED_TOKENS - 1
     return {
         "plain chat, calls": plain.calls,
         "plain chat, store commands": plain.commands,
         f"stream of {STREAMED_TOKENS} tokens, calls": stream.calls,
         f"stream of {STREAMED_TOKENS} tokens, store commands": stream.commands,
+        f"chat of {CHAT_PROMPT_TOKENS} + {CHAT_TOKENS} tokens, sent store commands": chat.sent,
         "one more token delivered, calls": (stream.calls - first.calls) / more,
         "one more token delivered, store commands": (stream.commands - first.commands) / more,
         "waiting for a first token, objects": first.objects,

@@ -25,7 +25,7 @@ from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Outcome, Sampling
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Progress
 
 GATEWAY = "gateway"
 TENANT = "acme"
@@ -123,13 +123,12 @@ class Operations:
             await self._count("depths", queue.depths)
             await self._count("take one job", take)
             [lease] = leases
-            token = Publication(job_id, lease.epoch, (), ((0, 0, (1,)),), 1.0)
-            end = Publication(job_id, lease.epoch, (), ((0, 1, (2,)),), 1.0, Outcome.FINISHED)
-            await self._count("grant", queue.grant, job_id, 128)
-            await self._count("publish a token", queue.publish, GATEWAY, WORKER_ID, [token])
+            progress = Progress(job_id, lease.epoch, 1, 1.0)
+            end = Progress(job_id, lease.epoch, 2, 1.0, Outcome.FINISHED)
+            await self._count("report progress", queue.report, WORKER_ID, [progress])
             await self._count("renew a worker's lease", queue.renew, WORKER_ID, [job_id])
             await self._count("record of a job", queue.record, job_id)
-            await self._count("publish an end", queue.publish, GATEWAY, WORKER_ID, [end])
+            await self._count("report an end", queue.report, WORKER_ID, [end])
             await self._count("forget a job", queue.forget, [job_id])
             await self._count("take of nothing", take)
             await self._count("reclaim of nothing", queue.reclaim)

@@ -2,33 +2,43 @@
 
 python -m benchmarks.gateway.instant REDIS_URL
 
-It takes what waits as soon as it waits, and each step brings every sequence its next tokens in one publication, as a
-worker's does. A request's `seed` says how many tokens each step brings it: 1 is a stream as engines make it, more than
-it asks for is a whole answer at once.
+It takes what waits as soon as it waits, and each step brings every sequence its next tokens in one write to each
+gateway, as a worker's does. A request's `seed` says how many tokens each step brings it: 1 is a stream as engines make
+it, more than it asks for is a whole answer at once.
 """
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import uvloop
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from fairlane.scheduler.links.dialer import Dialer, GatewayPeer
+from fairlane.scheduler.links.frames import Open, ToWorker
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import (
     Cancel,
     Finished,
     FinishReason,
+    Job,
+    Lease,
     ModelCard,
     Outcome,
+    Paused,
     TokenDelta,
     WorkerStatus,
 )
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
-from fairlane.scheduler.queue.types import Publication
 from fairlane.store.connections import connections
+from fairlane.store.retry import StoreLink
+from fairlane.worker.outlet import JobOwner, Outlet
+from fairlane.worker.reports import Publication
+from fairlane.worker.runtime import dial
 
 MODEL = "instant"
 WORKER_ID = "instant"
@@ -40,6 +50,8 @@ STEP_WEIGHTS = (0.05, 0.0005, 0.0001, 0.0, 0.0)
 """What it says that its steps cost, so that admission weighs every request as it would before a real engine."""
 IDLE_MS = 1_000
 STORE_TIMEOUT_S = 5.0
+ECHO = 0
+"""A stream that no job has: an outlet numbers its own from 1."""
 SPECIAL = ("<|im_start|>", "<|im_end|>")
 WORDS = tuple(f" word{number}" for number in range(64))
 TEMPLATE = (
@@ -69,29 +81,36 @@ def card() -> ModelCard:
 
 @dataclass(slots=True)
 class Row:
-    """One sequence."""
+    """One sequence, of one choice."""
 
-    job_id: str
-    epoch: int
-    pace: int
+    lease: Lease
+    granted: int
+    pace: int = 1
     """Tokens that a step brings it."""
-    left: int
     made: int = 0
 
-    def step(self, text: tuple[int, ...]) -> Publication:
+    @property
+    def left(self) -> int:
+        return self.lease.job.max_tokens - self.made
+
+    @property
+    def can_step(self) -> bool:
+        """The budget lets it make another token."""
+        return self.made < min(self.granted, self.lease.job.max_tokens)
+
+    def step(self, text: Sequence[int]) -> Publication:
         """Its next tokens of a text, and its end with the last."""
-        job_id, epoch, first = self.job_id, self.epoch, self.made
-        count = min(self.pace, self.left)
-        ids = text[first : first + count]
-        self.made += count
-        self.left -= count
+        lease, first = self.lease, self.made
+        job_id, epoch = lease.job.job_id, lease.epoch
+        ids = tuple(text[first : first + min(self.pace, self.granted - first, self.left)])
+        self.made += len(ids)
         reason: FinishReason | None = None if self.left else "length"
         delta = TokenDelta(job_id=job_id, epoch=epoch, choice=0, first_index=first, token_ids=ids, finish_reason=reason)
-        published = ((0, first, ids),)
+        if self.can_step:
+            return Publication(lease, (delta,), float(len(ids)))
         if self.left:
-            return Publication(job_id, epoch, (delta,), published, float(count))
-        end = Finished(job_id=job_id, epoch=epoch, outcome=Outcome.FINISHED, worker_id=WORKER_ID)
-        return Publication(job_id, epoch, (delta, end), published, float(count), Outcome.FINISHED)
+            return Publication(lease, (delta, Paused(job_id=job_id, choice=0)), float(len(ids)))
+        return Publication(lease, (delta, _finished(lease, Outcome.FINISHED)), float(len(ids)), Outcome.FINISHED)
 
 
 @dataclass
@@ -101,11 +120,16 @@ class Engine:
     queue: RedisQueue
     news: RedisQueue
     """The same, for the one task that waits there."""
+    registry: RedisRegistry
     text: tuple[int, ...]
     """What it answers, as long as an answer may be."""
-    rows: dict[str, dict[str, Row]] = field(default_factory=dict)
-    """By gateway and job."""
+    rows: dict[str, Row] = field(default_factory=dict)
+    """By job."""
     filled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.lines: list[Line] = []
+        self.outlet = outlet(self, self.queue, self.registry, self.lines)
 
     async def take_in(self) -> None:
         """Take jobs and hear of cancellations, until cancelled."""
@@ -113,36 +137,116 @@ class Engine:
         while True:
             last_id, controls, _ = await self.news.read_control(WORKER_ID, last_id, IDLE_MS)
             for control in controls:
-                if isinstance(control, Cancel):
-                    await self._cancel(control.job_id)
-            free = SEQUENCES - sum(map(len, self.rows.values()))
-            for lease in await self.queue.take(WORKER_ID, room(free)):
-                job = lease.job
-                row = Row(job.job_id, lease.epoch, max(1, job.sampling.seed), job.max_tokens)
-                self.rows.setdefault(job.gateway_id, {})[job.job_id] = row
-                self.filled.set()
+                if isinstance(control, Cancel) and self.outlet.cancel(control.job_id):
+                    self.cancel_job(control.job_id)
+            self.outlet.took(await self.queue.take(WORKER_ID, room(SEQUENCES - len(self.rows))))
 
     async def step(self) -> None:
-        """Step all rows, again and again, until cancelled: one call to the store for each gateway's."""
+        """Step the rows that may make a token, again and again, until cancelled."""
         while True:
             await self.filled.wait()
-            for gateway_id, rows in [each for each in self.rows.items() if each[1]]:
-                step = [row.step(self.text) for row in rows.values()]
-                for publication in step:
-                    if publication.ends is not None:
-                        del rows[publication.job_id]
-                for job_id in await self.queue.publish(gateway_id, WORKER_ID, step):
-                    rows.pop(job_id, None)
-            if not any(self.rows.values()):
+            rows = [row for row in self.rows.values() if row.can_step]
+            if not rows:
                 self.filled.clear()
+                continue
+            step = [row.step(self.text) for row in rows]
+            for publication in step:
+                if publication.ends is not None:
+                    del self.rows[publication.job_id]
+            self.outlet.put(step)
+            await self.stepped(rows)
 
-    async def _cancel(self, job_id: str) -> None:
-        for gateway_id, rows in list(self.rows.items()):
-            row = rows.pop(job_id, None)
-            if row is not None:
-                end = Finished(job_id=job_id, epoch=row.epoch, outcome=Outcome.CANCELLED, worker_id=WORKER_ID)
-                cancelled = Publication(job_id, row.epoch, (end,), ends=Outcome.CANCELLED)
-                await self.queue.publish(gateway_id, WORKER_ID, [cancelled])
+    async def stepped(self, rows: Sequence[Row]) -> None:
+        """Wait until the gateways have handled a step of these rows, so that no stream gets two steps at once."""
+        if any(row.left for row in rows):
+            for line in self.lines:
+                await line.handled()
+
+    def start_job(self, lease: Lease, *, again: bool) -> None:
+        """Begin a row after the tokens that the gateway has."""
+        job, made = lease.job, sum(map(len, lease.generated))
+        self.rows[job.job_id] = Row(lease, job.granted_until, max(1, job.sampling.seed), made)
+        self.filled.set()
+
+    def grant_job(self, job_id: str, granted_until: int) -> None:
+        """Let a row make more tokens."""
+        row = self.rows.get(job_id)
+        if row is not None:
+            row.granted = granted_until
+            self.filled.set()
+
+    def cancel_job(self, job_id: str) -> None:
+        """End a row."""
+        row = self.rows.pop(job_id, None)
+        if row is not None:
+            end = _finished(row.lease, Outcome.CANCELLED)
+            self.outlet.put([Publication(row.lease, (end,), ends=Outcome.CANCELLED)])
+
+    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
+        """Forget rows."""
+        for job_id, _ in jobs:
+            self.rows.pop(job_id, None)
+
+    def forget_job(self, job_id: str, epoch: int) -> None:
+        """Nothing is kept of it."""
+
+
+def _finished(lease: Lease, outcome: Outcome) -> Finished:
+    return Finished(job_id=lease.job.job_id, epoch=lease.epoch, outcome=outcome, worker_id=WORKER_ID)
+
+
+class Line:
+    """The link to one gateway, which can also wait until the gateway has handled all that was sent."""
+
+    def __init__(self, queue: str, registry: RedisRegistry, job: Job, peer: GatewayPeer) -> None:
+        self._peer = peer
+        self._echoed = asyncio.Event()
+        self._is_lost = False
+        self.link = dial(WORKER_ID, queue, registry, job, self)
+
+    async def handled(self) -> None:
+        """Wait until the gateway refuses a job that it does not know; before that, until the link is open."""
+        if not self._is_lost:
+            self._echoed.clear()
+            self._ask()
+            await self._echoed.wait()
+
+    def linked(self) -> None:
+        self._is_lost = False
+        self._peer.linked()
+        self._ask()  # the link drops what was sent before
+
+    def unlinked(self) -> None:
+        self._is_lost = True
+        self._echoed.set()
+        self._peer.unlinked()
+
+    def received(self, messages: Sequence[ToWorker]) -> None:
+        own = [message for message in messages if message.stream != ECHO]
+        if len(own) < len(messages):
+            self._echoed.set()
+        self._peer.received(own)
+
+    def _ask(self) -> None:
+        self.link.send([Open(ECHO, "", 0)])
+
+
+def outlet(owner: JobOwner, queue: RedisQueue, registry: RedisRegistry, lines: list[Line]) -> Outlet:
+    """What sends this worker's tokens to the gateways, each a new one of `lines`, and its progress to the store."""
+
+    def new_link(job: Job, peer: GatewayPeer) -> Dialer:
+        lines.append(Line(queue.name, registry, job, peer))
+        return lines[-1].link
+
+    return Outlet(
+        owner,
+        dial=new_link,
+        report=lambda items, serial: queue.report(WORKER_ID, items, serial=serial),
+        release=partial(queue.release, WORKER_ID),
+        link=StoreLink(LEASE_MS / 1e3),
+        new_serial=queue.new_serial,
+        patience_s=LEASE_MS / 2e3,
+    )
 
 
 def worker_status(queue: str, sha256: str) -> WorkerStatus:
@@ -186,11 +290,12 @@ async def serve(url: str) -> None:
         for client in (store.patient, store.reader())
     )
     ids = Tokenizer.from_str(known.tokenizer_json).get_vocab()
-    engine = Engine(queue, news, tuple(ids[word] for word in WORDS) * (CONTEXT_TOKENS // len(WORDS)))
+    engine = Engine(queue, news, registry, tuple(ids[word] for word in WORDS) * (CONTEXT_TOKENS // len(WORDS)))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(beat(queue, registry, sha256))
         tasks.create_task(engine.take_in())
         tasks.create_task(engine.step())
+        tasks.create_task(engine.outlet.run())
 
 
 if __name__ == "__main__":

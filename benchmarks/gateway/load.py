@@ -6,9 +6,11 @@ count what they read: whoever measures a gateway needs one core for it, and a th
 
 import asyncio
 import json
+import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -18,15 +20,19 @@ import redis.asyncio
 import uvloop
 
 from benchmarks.gateway.instant import LEASE_MS
+from fairlane.scheduler.links.connection import Link
+from fairlane.scheduler.links.frames import Closed, Events, Open, Opened
+from fairlane.scheduler.links.listener import LinkListener
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Finished, Job, Sampling
 from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
 
 END_OF_CHUNKS = b"\r\n0\r\n\r\n"
 PROMPT = "Tell me in a few words what the capital of France is known for, and why people like to go there."
 COMPLAINT_BYTES = 500
 DIRECT = "direct"
-"""The gateway that the engine's own clients say they are."""
+"""The tenant of the engine's own clients."""
 
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens":\s*(\d+)')
 LoadKind = Literal["plain", "stream", "direct"]
@@ -48,6 +54,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Besides those of every request."""
     model: str
     queue: str = ""
+    prompt: str = PROMPT
 
 
 @dataclass
@@ -113,7 +120,7 @@ def request_bytes(order: Order) -> bytes:
     streams = order.kind == "stream"
     body: dict[str, Any] = {
         "model": order.model,
-        "messages": [{"role": "user", "content": PROMPT}],
+        "messages": [{"role": "user", "content": order.prompt}],
         "max_tokens": order.tokens,
         "seed": 1 if streams else order.tokens,  # read by the instant engine alone
         "stream": streams,
@@ -164,34 +171,53 @@ async def over_http(order: Order) -> Seen:
     return seen
 
 
+class _Direct:
+    """The other end of the engine's link: grants all, keeps nothing."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        for message in messages:
+            if isinstance(message, Open):
+                link.send([Opened(message.stream, 0, ((),))])  # its job grants all
+            elif isinstance(message, Events) and isinstance(message.events[-1], Finished):
+                link.send([Closed(message.stream)])
+                self.ended.set()
+
+    def lost(self, link: Link) -> None:
+        """The engine redials."""
+
+
 async def straight(order: Order) -> Seen:
     """One job after the other, put into the engine's queue: what an answer takes without any gateway."""
-    client, seen = redis.asyncio.from_url(order.url), Seen()
+    client, seen, direct = redis.asyncio.from_url(order.url), Seen(), _Direct()
+    gateway_id = f"{DIRECT}-{os.getpid()}"
     queue = RedisQueue(client, order.queue, dict(DEFAULT_LANES), lease_ms=LEASE_MS)
-    await queue.gateway_alive(DIRECT)
-    last_id, _ = await queue.read_events(DIRECT, "$", 0)
+    listener = LinkListener(gateway_id, RedisRegistry(client).link_secret, direct)
+    address = f"tcp://127.0.0.1:{await listener.listen('127.0.0.1', 0)}"
+    await queue.gateway_alive(gateway_id)
     began = time.perf_counter()
     while time.perf_counter() - began < order.seconds:
         asked = time.perf_counter()
-        job_id = f"{DIRECT}-{began}-{seen.requests}"
-        await queue.put(_job(job_id, order.tokens))
-        over = False
-        while not over:
-            last_id, events = await queue.read_events(DIRECT, last_id, 1_000)
-            over = any(isinstance(event, Finished) for event in events)
+        direct.ended.clear()
+        await queue.put(_job(f"{began}-{seen.requests}", gateway_id, address, order.tokens))
+        await direct.ended.wait()
         seen.latencies_ms.append((time.perf_counter() - asked) * 1e3)
         seen.requests += 1
         seen.tokens += order.tokens
-        await queue.gateway_alive(DIRECT)
+        await queue.gateway_alive(gateway_id)
     seen.seconds = time.perf_counter() - began
+    await listener.aclose()
     await client.aclose()
     return seen
 
 
-def _job(job_id: str, tokens: int) -> Job:
+def _job(job_id: str, gateway_id: str, address: str, tokens: int) -> Job:
     return Job(
         job_id=job_id,
-        gateway_id=DIRECT,
+        gateway_id=gateway_id,
+        gateway_address=address,
         tenant=DIRECT,
         lane=LaneName.LATENCY,
         prompt=tuple(range(len(PROMPT))),

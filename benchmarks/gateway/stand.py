@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import redis.asyncio
@@ -40,6 +41,7 @@ LIMITS = {
 }
 """All that a limit costs, and never refused."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+T = TypeVar("T")
 
 
 class StandError(RuntimeError):
@@ -127,14 +129,19 @@ class Stand:
             model=MODEL,
             queue=self.queue,
         )
-        command = [sys.executable, "-m", "benchmarks.gateway.load", msgspec.json.encode(order).decode()]
-        done = subprocess.run(command, capture_output=True, timeout=LOAD_TIMEOUT_S, preexec_fn=self.elsewhere)
-        if done.returncode or not done.stdout:
-            raise StandError(f"the load generator failed ({done.returncode}): {done.stderr.decode()[-2000:]}")
-        seen = msgspec.json.decode(done.stdout, type=Seen)
+        seen = generate("benchmarks.gateway.load", order, Seen, self.elsewhere)
         if seen.failed:
             raise StandError(f"{seen.failed} of {seen.requests} answers were not whole, such as: {seen.complaint}")
         return seen
+
+
+def generate(module: str, order: msgspec.Struct, seen: type[T], in_child: Callable[[], None] | None = None) -> T:
+    """Run a load generator in its own process, and return what it saw. Raises StandError if it fails."""
+    command = [sys.executable, "-m", module, msgspec.json.encode(order).decode()]
+    done = subprocess.run(command, capture_output=True, timeout=LOAD_TIMEOUT_S, preexec_fn=in_child, check=False)
+    if done.returncode or not done.stdout:
+        raise StandError(f"the load generator failed ({done.returncode}): {done.stderr.decode()[-2000:]}")
+    return msgspec.json.decode(done.stdout, type=seen)
 
 
 def cpu_s(pid: int) -> float:

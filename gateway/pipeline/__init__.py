@@ -6,7 +6,8 @@
     prices.py         look up what its tokens cost
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
     job_message.py    the message that a worker receives, with its seed (`seeds.py`)
-    delivery.py       deliver events from the queues to its jobs
+    delivery.py       deliver events to its jobs, and keep in touch with their queues
+    streams.py        receive the tokens of its jobs over links from workers
     stream.py         turn tokens into text, report progress, and end the stream at a deadline
     grants.py         grant more output while it runs
     settlement.py     end it once, and charge it once

@@ -1,4 +1,5 @@
-"""Delivers events from the queues to this gateway's jobs, and sends the gateway's heartbeats to the queues.
+"""Delivers events to this gateway's jobs, and sends the gateway's heartbeats to the queues. Tokens come over links
+(`streams.py`), ends that the store decided come from the queues.
 
 Each queue has a line: a task that reads this gateway's events on its own connection, and a task for upkeep."""
 
@@ -10,14 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 
-from fairlane.gateway.errors import internal_error
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
-from fairlane.scheduler.protocol.messages import Event, Finished, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import JobState
-from fairlane.store.bounds import PER_CALL, chunks
+from fairlane.store.bounds import chunks
 from fairlane.store.connections import BLOCK_S
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
@@ -26,14 +25,10 @@ log = logging.getLogger(__name__)
 
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
-MAX_STRAYS = 10_000
-MANY_JOBS = 8
-# With at least MANY_JOBS running, events wait this long for more, so that they are read and written together.
-GATHER_S = 0.001
 
 
 @dataclass(slots=True)
-class Link:
+class QueueConnections:
     """The connections to one queue: one for calls, and one for the task that blocks in `read_events`."""
 
     calls: RedisQueue
@@ -44,14 +39,13 @@ class Link:
 @dataclass(slots=True)
 class _Line:
     name: str
-    link: Link
+    link: QueueConnections
+    # Of the last event that was read.
     last_id: str = "0-0"
-    # Reading, upkeep, and amendments that are retried until the store answers.
+    # Reading and upkeep.
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # Settled and ended jobs whose records will be deleted, with the loop time of their end, oldest first.
     ended: dict[str, float] = field(default_factory=dict)
-    # Unknown jobs that send tokens and will be cancelled, least recently tried first.
-    strays: dict[str, None] = field(default_factory=dict)
     # Jobs for which one worker was called, and which may still be waiting for it.
     called: list[str] = field(default_factory=list)
     # Asks the store whether called workers took their jobs. Runs while calls may be unanswered.
@@ -70,19 +64,19 @@ class Dispatcher:
     jobs for all."""
 
     gateway_id: str
-    open_link: Callable[[str], Link]
+    open_link: Callable[[str], QueueConnections]
     open_requests: AllOpenRequests
     kept_s: float
     is_elected: Callable[[], bool] = lambda: True
+    # Where this gateway accepts links; set once it listens.
+    address: str = field(default="", init=False)
     _jobs: dict[str, LiveJob] = field(default_factory=dict, init=False)
     # Jobs whose request was not answered and may be sent again, with the time (epoch ms of the store's clock) until
     # which their records are kept for it.
     _wanted: dict[str, int] = field(default_factory=dict, init=False)
-    # Jobs left to a reaper before they ended: it needs their records.
-    _left: set[str] = field(default_factory=set, init=False)
     _lines: dict[str, _Line] = field(default_factory=dict, init=False)
     _closing: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-    # Tokens published but not charged: after a stop string, of a rejected request, or of a settled job.
+    # Tokens received but not charged: after a stop string, of a rejected request, or of a settled job.
     wasted_tokens: int = field(default=0, init=False)
 
     @property
@@ -113,6 +107,12 @@ class Dispatcher:
         self._jobs[job.id] = job
         self.open_requests.entered(job)
 
+    def deliver(self, job: LiveJob, event: Event) -> None:
+        """Pass an event to its job. The caller wakes the request after the last event of a batch."""
+        job.accept(event)
+        if isinstance(event, TokenDelta):
+            self.open_requests.produced(job, ends=event.finish_reason is not None)
+
     def called(self, job: LiveJob) -> None:
         """Record that one worker was called for a job. All are woken if it does not take the job soon."""
         line = self._lines.get(job.queue)
@@ -127,9 +127,10 @@ class Dispatcher:
         return await self.queue(job.queue).position(job.id)
 
     def move(self, job: LiveJob, queue: str) -> None:
-        """Move a job to another queue. Later events from its old queue are ignored."""
+        """Move a job to another queue. Later events from its old queue and its workers are ignored."""
         self.queue(queue)
-        job.queue, job.diverged = queue, -1
+        _stop(job)
+        job.queue = queue
 
     def release(self, job: LiveJob) -> None:
         """Forget a settled job. Its record is deleted soon after the job has ended.
@@ -139,14 +140,11 @@ class Dispatcher:
         once = job.request.ask.once
         if once is not None and job.message is not None and not all(each.is_complete for each in job.request.jobs):
             self._wanted[job.id] = once.until_ms
-        if job.finished is not None or job.over:
-            self.forget(job.queue, job.id)
+        self.forget(job.queue, job.id)
 
     def abandon(self, job: LiveJob) -> None:
         """Leave a job to a reaper: its reservation is no longer renewed, and its record is kept."""
         self._drop(job)
-        if job.finished is None:
-            self._left.add(job.id)
 
     def forget(self, queue: str, job_id: str, *, until_ms: int = 0) -> None:
         """Schedule the deletion of a settled job's record. Its tokens may be needed until `until_ms`."""
@@ -160,21 +158,8 @@ class Dispatcher:
             await self._close(self._lines.pop(name))
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def _amend(self, job: LiveJob) -> None:
-        """Replace the tokens in a job's record by those that its client already has, and resume from them.
-
-        A failover of the store may lose the last tokens; an engine that samples them again produces different ones."""
-        log.warning("job %s: tokens under epoch %d differ from those already sent; resuming", job.id, job.diverged)
-        while job.id in self._jobs and job.finished is None:
-            sent = [choice.token_ids for choice in job.choices]
-            try:
-                if not await self.queue(job.queue).amend(job.id, job.diverged, sent):
-                    job.fail(internal_error())
-                return
-            except STORE_ERRORS:
-                await asyncio.sleep(RETRY_AFTER_S)
-
     def _drop(self, job: LiveJob) -> None:
+        _stop(job)
         self._jobs.pop(job.id, None)
         self.open_requests.left(job)
 
@@ -190,43 +175,20 @@ class Dispatcher:
         while True:
             line.last_id, events = await line.link.reader.read_events(self.gateway_id, line.last_id, block_ms)
             self._deliver(line, events)
-            if len(self._jobs) >= MANY_JOBS:
-                await asyncio.sleep(GATHER_S)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
-        notified: dict[LiveRequest, None] = {}
+        reached: dict[LiveRequest, None] = {}
         for event in events:
             job = self._jobs.get(event.job_id)
-            if job is None or job.queue != line.name:
-                self._note_stray(line, event)
-                continue
-            diverged = job.diverged
-            job.accept(event)
-            if job.diverged != diverged:
-                amending = asyncio.get_running_loop().create_task(self._amend(job))
-                line.tasks.add(amending)
-                amending.add_done_callback(line.tasks.discard)
-            notified[job.request] = None
-            if isinstance(event, TokenDelta):
-                self.open_requests.produced(job, ends=event.finish_reason is not None)
-        for request in notified:
+            if job is not None and job.queue == line.name:
+                self.deliver(job, event)
+                reached[job.request] = None
+        for request in reached:
             request.ring()
-
-    def _note_stray(self, line: _Line, event: Event) -> None:
-        if isinstance(event, Finished):
-            line.strays.pop(event.job_id, None)
-            if event.job_id in self._left:
-                self._left.discard(event.job_id)
-            else:
-                line.note_end(event.job_id)
-        elif isinstance(event, TokenDelta):
-            self.wasted_tokens += len(event.token_ids)
-            if len(line.strays) < MAX_STRAYS:
-                line.strays.setdefault(event.job_id)
 
     def _may_wait(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
-        return job is not None and not (job.begun or job.finished or job.over)
+        return job is not None and not (job.begun or job.finished or job.stream)
 
     async def _rouse(self, line: _Line) -> None:
         """Ask the store whether called workers came, every CALL_PATIENCE_MS while a job has no token.
@@ -251,13 +213,6 @@ class Dispatcher:
             await line.link.reader.gateway_alive(self.gateway_id)  # the reader tracks how far it has read
         if self.is_elected():
             await queue.reclaim()
-        own = {job.id for job in self._jobs.values() if job.queue == name}
-        strays = [job_id for job_id in line.strays if job_id not in own]
-        for job_id in strays[:PER_CALL]:  # bounded: the heartbeat waits for these calls
-            record = await queue.cancel(job_id)
-            line.strays.pop(job_id, None)
-            if record is not None and record.state is not JobState.ENDED:
-                line.strays[job_id] = None
         until_s = asyncio.get_running_loop().time() - self.kept_s
         ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
         for chunk in chunks(ended):
@@ -269,3 +224,9 @@ class Dispatcher:
             for job_id in chunk:  # not sent again if a later chunk fails
                 line.ended.pop(job_id, None)
                 self._wanted.pop(job_id, None)
+
+
+def _stop(job: LiveJob) -> None:
+    if job.stream is not None:
+        job.stream.stop()
+        job.stream = None

@@ -9,8 +9,7 @@ import math
 from contextlib import suppress
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.pipeline.delivery import Dispatcher
-from fairlane.gateway.request.live_request import Choice, LiveJob, LiveRequest
+from fairlane.gateway.request.live_request import Choice, LiveRequest
 from fairlane.quotas.store import AlreadySettled, Extension, Need, QuotaStore, Reservation
 from fairlane.store.errors import STORE_ERRORS
 
@@ -27,12 +26,9 @@ SOONEST_S, LATEST_S = 0.01, 1.0
 class OutputGrants:
     """Extends one request. `sent` is called when its client receives tokens; `close` may be called twice."""
 
-    def __init__(
-        self, quotas: QuotaStore, dispatcher: Dispatcher, request: LiveRequest, reservation: Reservation, quantum: int
-    ) -> None:
+    def __init__(self, quotas: QuotaStore, request: LiveRequest, reservation: Reservation, quantum: int) -> None:
         """`quantum` is in output tokens per choice."""
         self._quotas = quotas
-        self._dispatcher = dispatcher
         self._request = request
         self._quantum = quantum
         self._most = reservation.most_tokens
@@ -49,14 +45,6 @@ class OutputGrants:
         if choice.sent >= self._per_choice:
             self._used_up.set()
         if choice.sent >= self._asks_from:
-            self._begin()
-
-    def paused(self, job: LiveJob, choice: Choice) -> None:
-        """Send the grant again to a worker that waits at the end of an older one.
-
-        A failover of the store may have lost the grant, and the worker knows only grants that the store still has."""
-        if choice.published < job.granted:
-            job.granted = choice.published
             self._begin()
 
     def _begin(self) -> None:
@@ -83,14 +71,14 @@ class OutputGrants:
         waits_since_s, retry_s = loop.time(), 0.0
         while going := self._going():
             self._used_up.clear()
-            extension = await self._extend(going) if await self._pass_on() else None
+            extension = await self._extend(going)
             if extension is not None and self._take(extension):
                 waits_since_s = loop.time()
-            all_know = await self._pass_on()
-            if all_know and all(choice.sent < self._asks_from for choice in self._going()):
+                self._pass_on()
+            if all(choice.sent < self._asks_from for choice in self._going()):
                 return
             waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
-            if all_know and extension is not None and extension.limited_by and (extension.spent or waited_too_long):
+            if extension is not None and extension.limited_by and (extension.spent or waited_too_long):
                 self._end(extension.limited_by)
                 return
             if waited_too_long:
@@ -103,7 +91,7 @@ class OutputGrants:
                     await self._used_up.wait()
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
-        """Reserve more once the workers have the last grant. Return None on store errors."""
+        """Reserve more. Return None on store errors."""
         ended = self._ended()
         need = Need(
             published=sum(choice.sent for choice in self._choices()),
@@ -131,15 +119,12 @@ class OutputGrants:
         self._quantum = max(self._quantum, min(2 * self._quantum, LARGEST_QUANTUM))
         return True
 
-    async def _pass_on(self) -> bool:
+    def _pass_on(self) -> None:
         for job in self._request.jobs:
             if job.granted < self._per_choice and not job.is_complete:
-                try:
-                    await self._dispatcher.queue(job.queue).grant(job.id, self._per_choice)
-                except STORE_ERRORS:
-                    return False
                 job.granted = self._per_choice
-        return True
+                if job.stream is not None:  # else its next holder is told when it opens the job
+                    job.stream.grant(job.granted_until)
 
     def _end(self, limited_by: str) -> None:
         self._most = self._per_choice

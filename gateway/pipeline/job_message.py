@@ -5,6 +5,7 @@ from array import array
 
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.context import CARRIED
+from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.prepare import Plan, Tokens
 from fairlane.gateway.pipeline.seeds import drawn_seed
 from fairlane.quotas.store import Reservation
@@ -19,7 +20,7 @@ def job_message(
     caller: Caller,
     plan: Plan,
     number: int,
-    gateway_id: str,
+    dispatcher: Dispatcher,
     reservation: Reservation | None = None,
     elapsed_ms: float = 0.0,
 ) -> Job:
@@ -36,7 +37,8 @@ def job_message(
     seed = drawn_seed(caller.once, number) if request.seed is None else request.seed
     return Job(
         job_id=plan.ids[number],
-        gateway_id=gateway_id,
+        gateway_id=dispatcher.gateway_id,
+        gateway_address=dispatcher.address,
         tenant=tenant.id,
         tenant_since=tenant.created_at,
         weight=tenant.weight,

@@ -39,7 +39,7 @@ class Orphans:
 
     A job without a token moves to the newest card of its model with the same tokenizer. Without such a card it ends
     `unavailable` in the latency lane, and waits in the throughput lane. A job that has started ends `unavailable` in
-    the latency lane (the queue does that); in the throughput lane it waits for a worker of its own card."""
+    the latency lane; in the throughput lane it waits for a worker of its own card."""
 
     registry: RedisRegistry
     fleet_cache: FleetCache
@@ -90,7 +90,11 @@ class Orphans:
 
     async def _help(self, job: LiveJob, queue: RedisQueue, card: ModelCard | None) -> bool:
         message = job.message
-        if message is None or not job.awaits_end or job.begun:
+        if message is None or not job.awaits_end:
+            return False
+        if job.begun:
+            if message.lane is LaneName.LATENCY and job.stream is None:
+                job.fail(unavailable())
             return False
         target = self.fleet_cache.models.get(job.request.ask.model)
         if card is None or target is None or target.queue == job.queue or not _could_go(message, card, target):

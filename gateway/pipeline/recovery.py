@@ -185,7 +185,7 @@ class LostJobs:
 
     async def look(self) -> None:
         jobs = self.dispatcher.jobs
-        received = {job.id: _received_tokens(job) for job in jobs.values() if job.awaits_end}
+        received = {job.id: _received_tokens(job) for job in jobs.values() if job.awaits_end and job.stream is None}
         quiet = {name for name, count in received.items() if self._received.get(name) == count}
         self._received = received
         for name in self._missed & quiet:

@@ -1,4 +1,4 @@
-"""Resumes a request with an idempotency key from the tokens that its earlier runs have published.
+"""Resumes a request with an idempotency key from the tokens that workers handed in for its earlier runs.
 
 A run that was not answered (it ended with 5xx, or its gateway died) is charged for its tokens. The next run begins with
 them, and is charged only for what exceeds the earlier charges (`quotas/lua/lib/writes.lua`)."""
@@ -91,7 +91,7 @@ class Earlier:
             heads.append(own)
             if record is not None:
                 counted = tuple([head.counted for head in own])
-                charges.append(recorded(replace(record, generated=counted) if own else record))
+                charges.append(recorded(replace(record, generated=sum(counted)) if own else record))
                 self.dispatcher.forget(name, job_id, until_ms=once.until_ms)
         if len(known) == len(ids):  # else a reaper settles it, which searches other queues too
             await self.quotas.settle(root, run, total(charges))

@@ -17,7 +17,7 @@ from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest, charge_of, total
 from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.scheduler.queue.types import JobRecord, JobState
+from fairlane.scheduler.queue.types import JobRecord
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import until_answered
 
@@ -82,7 +82,7 @@ class Settlements:
             self._conclude(request, settled)
 
     async def end(self, request: LiveRequest, outcome: Outcome) -> None:
-        """Cancel the request's open jobs and charge what was published, waiting for INLINE_S at most."""
+        """Cancel the request's open jobs and charge what was received, waiting for INLINE_S at most."""
         await _wait(self.hand_over(request, outcome))
 
     def hand_over(self, request: LiveRequest, outcome: Outcome) -> list[asyncio.Task[None]]:
@@ -151,18 +151,15 @@ class Settlements:
     async def _learn(self, job: LiveJob, outcome: Outcome) -> Charge:
         if job.message is None:
             return Charge.refund()
-        if job.finished is None:
+        if job.finished is None and job.stream is not None:
+            job.stream.stop()
+            await self._confirmed(job)
+        if job.finished is None:  # it waits for a holder, which will be refused
             queue = self.dispatcher.queue(job.queue)
             record = await until_answered(lambda: queue.cancel(job.id))
             if record is None and not job.begun:
                 return Charge.refund()  # it was never enqueued
-            if record is not None and record.state is not JobState.ENDED:
-                await self._confirmed(job)
-                record = await until_answered(lambda: queue.record(job.id))
-            job.over = record is not None and record.state is JobState.ENDED
-            recorded = record.generated if record is not None else ()
-            taken = record is None or record.epoch > 0
-            return job.charge(outcome, recorded=recorded, taken=taken)
+            return job.charge(outcome, taken=record is None or record.epoch > 0)
         ended_well = job.finished.outcome is Outcome.FINISHED and outcome is not Outcome.REJECTED
         return job.charge(Outcome.FINISHED if ended_well else outcome, taken=job.finished.epoch > 0)
 
@@ -171,9 +168,12 @@ class Settlements:
             async with asyncio.timeout(self.confirm_s):
                 await job.end()
         except TimeoutError:
-            log.warning("no worker confirmed the cancellation of job %s; its record decides", job.id)
+            log.warning("no worker confirmed the cancellation of job %s", job.id)
 
     async def _cancel(self, job: LiveJob) -> None:
+        if job.stream is not None:
+            job.stream.stop()
+            return
         queue = self.dispatcher.queue(job.queue)
         await until_answered(lambda: queue.cancel(job.id))
 
@@ -192,7 +192,7 @@ class Settlements:
 def recorded(record: JobRecord) -> Charge:
     """Return an ended job's charge by its record alone, which has neither cached tokens nor preemptions."""
     outcome = record.outcome or Outcome.CANCELLED
-    return charge_of(outcome, record.prompt_tokens, sum(record.generated), taken=record.epoch > 0)
+    return charge_of(outcome, record.prompt_tokens, record.generated, taken=record.epoch > 0)
 
 
 def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:

@@ -25,7 +25,6 @@ from fairlane.gateway.request.live_request import Choice, LiveJob, LiveRequest, 
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS
 
 
@@ -49,7 +48,7 @@ class TokenEvents:
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _all_begun: bool = False
-    # The maximum wait has passed, and no job is in the queue any more.
+    # The maximum wait has passed, and a worker has every job.
     _max_wait_over: bool = False
     _sent_s: float = 0.0
     _has_started: bool = False
@@ -103,7 +102,7 @@ class TokenEvents:
                 if self._has_work:
                     continue
                 now_s, notice_at = self._loop.time(), max(notice_at, self._sent_s + every_s)
-                await self._check_deadlines(now_s)
+                self._check_deadlines(now_s)
                 if now_s >= notice_at:
                     notice_at = now_s + every_s
                     pieces = await self._while_silent()
@@ -179,9 +178,6 @@ class TokenEvents:
             case Finished():
                 _check_end(job, news, self.plan)
             case Preempted() | Resumed() | Paused():
-                grants = self.request.grants
-                if isinstance(news, Paused) and grants is not None:
-                    grants.paused(job, job.choices[news.choice])
                 self._state = type(news).__name__.lower()
                 return Progress(self._state) if self.plan.service_level.tells_progress else None
         return None
@@ -230,7 +226,7 @@ class TokenEvents:
             due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else level.max_wait_ms)
         return self.arrived_s + due_ms / 1e3
 
-    async def _check_deadlines(self, now_s: float) -> None:
+    def _check_deadlines(self, now_s: float) -> None:
         """Raise ApiError `deadline_exceeded` if a deadline, or the maximum wait in the queue, has passed."""
         level, waited_ms = self.plan.service_level, (now_s - self.arrived_s) * 1e3
         if level.deadline_ms is not None and waited_ms >= level.deadline_ms:
@@ -240,7 +236,7 @@ class TokenEvents:
         if level.hard_ttft_ms is not None and waited_ms >= level.hard_ttft_ms:
             raise _deadline_exceeded(f"there was no token within {level.hard_ttft_ms:g} ms")
         if waited_ms >= level.max_wait_ms and not self._max_wait_over:
-            if await self._is_queued():
+            if self._awaits_worker():
                 raise _deadline_exceeded(f"it waited in the queue for {level.max_wait_ms:g} ms")
             self._max_wait_over = True
 
@@ -248,12 +244,9 @@ class TokenEvents:
         self._all_begun = self._all_begun or not [job for job in self.jobs if not job.begun]
         return not self._all_begun
 
-    async def _is_queued(self) -> bool:
-        try:
-            records = [await self._queue(job).record(job.id) for job in self.jobs if not job.begun]
-        except STORE_ERRORS:
-            return False
-        return any(record is not None and record.state is JobState.QUEUED for record in records)
+    def _awaits_worker(self) -> bool:
+        """Return whether no worker has opened a job that has no token: it is in the queue, or out of their reach."""
+        return any(not job.begun and job.stream is None for job in self.jobs)
 
     def _queue(self, job: LiveJob) -> RedisQueue:
         return self.settlements.dispatcher.queue(job.queue)  # by name: a job may move before its first token

@@ -66,7 +66,7 @@ class Submitter:
                 job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, prices)
                 job.granted = reservation.granted_tokens
                 elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-                message = job_message(caller, plan, number, self.dispatcher.gateway_id, reservation, elapsed_ms)
+                message = job_message(caller, plan, number, self.dispatcher, reservation, elapsed_ms)
                 own = heads[number] if heads else ()
                 if not begin(job, message, own):
                     await self._put(job, message, reservation, own)
@@ -124,7 +124,7 @@ class Submitter:
         return request
 
     async def _heads(self, caller: Caller, once: Once, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
-        messages = [job_message(caller, plan, number, self.dispatcher.gateway_id) for number in range(len(plan.ids))]
+        messages = [job_message(caller, plan, number, self.dispatcher) for number in range(len(plan.ids))]
         try:
             heads = await self.earlier.heads(caller, once, plan, messages)
         except STORE_ERRORS as error:
@@ -155,7 +155,7 @@ class Submitter:
         if reservation.shadowed:
             self.telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
-            request.grants = OutputGrants(self.quotas, self.dispatcher, request, reservation, self.quantum)
+            request.grants = OutputGrants(self.quotas, request, reservation, self.quantum)
         return reservation
 
     async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:
@@ -164,7 +164,7 @@ class Submitter:
         limit = None if message.follows else queued_limit(reservation.statuses)
         try:
             queue = self.dispatcher.queue(job.queue)
-            generated = [head.token_ids for head in heads] if heads else ()
+            generated = sum(len(head.token_ids) for head in heads) if heads else 0
             most = None if limit is None else limit.limit
             prefixes = prefix_keys(message)
             put = await queue.put(message, tenant_limit=most, prefixes=prefixes, generated=generated)

@@ -1,7 +1,7 @@
 """An admitted request with one job per prompt: the output received so far, and its end.
 
-The request's budget is reserved once for all jobs, and settled once when the last of them has ended. The dispatcher's
-task that reads a job's queue calls `accept` in order."""
+The request's budget is reserved once for all jobs, and settled once when the last of them has ended. The dispatcher
+calls `accept` with a job's events, in order."""
 
 import asyncio
 from array import array
@@ -117,12 +117,20 @@ class Choice:
         return self.published if self.stopped_at is None else self.stopped_at
 
 
+class HolderStream(Protocol):
+    """The stream of the worker that holds a job, as `pipeline.streams` has it."""
+
+    def grant(self, granted_until: int) -> None:
+        """Raise the number of tokens of each choice that the worker may produce."""
+
+    def stop(self) -> None:
+        """Ask the worker to end the job."""
+
+
 class Grants(Protocol):
     """Extends the output of a request while it runs, as `grants.py` does."""
 
     def sent(self, choice: "Choice") -> None: ...
-
-    def paused(self, job: "LiveJob", choice: "Choice") -> None: ...
 
     def close(self) -> None: ...
 
@@ -216,19 +224,25 @@ class LiveJob:
     begun: bool = False
     # Epoch of the lease under which its tokens arrive; 0 before the first.
     epoch: int = 0
-    # The last epoch whose tokens differ from those the client has; its events are ignored. -1: none.
-    diverged: int = -1
+    # Epoch of the last lease that opened it; older ones are refused.
+    fence: int = 0
+    # Of its holder; None while it waits for one.
+    stream: "HolderStream | None" = field(default=None, repr=False)
     preemptions: int = 0
     # Prompt tokens found in the prefix cache; known from the first token on.
     cached_tokens: int = 0
     finished: Finished | None = None
-    over: bool = False
     # Its end is decided. It is charged exactly once, with its request.
     settled: bool = False
     _ended: asyncio.Event | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.choices = [Choice(self.first_choice + number) for number in range(self.request.ask.n)]
+
+    @property
+    def granted_until(self) -> int:
+        """Output tokens of each choice that its worker may produce."""
+        return self.granted if self.message is None else min(self.granted, self.message.max_tokens)
 
     @property
     def is_complete(self) -> bool:
@@ -249,7 +263,7 @@ class LiveJob:
             await self._ended.wait()
 
     def accept(self, event: Event) -> None:
-        """Handle one event of the queue's stream, accepting only the next tokens of each choice, once.
+        """Handle one event of the job's holder or of its queue, accepting only the next tokens of each choice, once.
 
         The caller wakes the reader with `LiveRequest.ring` after the last event of a batch."""
         if self.finished is not None:
@@ -258,8 +272,6 @@ class LiveJob:
             self._accept_tokens(event)
             return
         if isinstance(event, Finished):
-            if event.epoch <= self.diverged and event.outcome is Outcome.FINISHED:
-                return
             self.finished = event
             self.preemptions = max(self.preemptions, event.preemptions)
             self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
@@ -292,22 +304,16 @@ class LiveJob:
         self.request.deliver(self, error)
         self.request.ring()
 
-    def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
-        """Return the charge of the job at its end.
-
-        `recorded` has the published tokens per choice from the job's record, which may be ahead of the tokens received.
-        `taken`: a worker has started it."""
+    def charge(self, outcome: Outcome, *, taken: bool = True) -> Charge:
+        """Return the charge of the job at its end. `taken`: a worker has started it."""
         output = 0
         for choice in self.choices:
             output += choice.counted
-        for choice, published in zip(self.choices, recorded, strict=False):
-            if choice.stopped_at is None:
-                output += max(0, published - choice.published)
         steps = None if self.finished is None else self.finished.steps
         return charge_of(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, steps, taken=taken)
 
     def _accept_tokens(self, delta: TokenDelta) -> None:
-        if not 0 <= delta.choice < len(self.choices) or delta.epoch <= self.diverged:
+        if not 0 <= delta.choice < len(self.choices):
             return
         if delta.epoch > self.epoch:
             self.epoch = delta.epoch
@@ -317,11 +323,8 @@ class LiveJob:
             self.cached_tokens = delta.cached_tokens
         choice = self.choices[delta.choice]
         known = choice.published - delta.first_index
-        if known < 0:  # the store checks the order of what it accepts, so this is corruption, not a race
+        if known < 0:  # a link keeps the order, so this is corruption, not a race
             self.fail(internal_error())
-            return
-        if known and not _repeats(choice.token_ids, delta):
-            self.diverged = delta.epoch
             return
         fresh = delta.token_ids[known:]
         if not fresh and delta.finish_reason is None:
@@ -335,8 +338,3 @@ class LiveJob:
         if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
             delta = msgspec.structs.replace(delta, finish_reason="length")
         self.request.deliver(self, delta)
-
-
-def _repeats(known: "array[int]", delta: TokenDelta) -> bool:
-    repeated = known[delta.first_index : delta.first_index + len(delta.token_ids)]
-    return tuple(repeated) == delta.token_ids[: len(repeated)]

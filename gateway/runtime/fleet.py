@@ -2,21 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import redis.asyncio
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.elections import Elections
 from fairlane.gateway.fleet import FleetCache, StoredFleet
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.admission import AllOpenRequests
-from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.delivery import Dispatcher, QueueConnections
 from fairlane.gateway.pipeline.queue_watch import QueueWatch
+from fairlane.gateway.pipeline.streams import JobStreams
 from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
+from fairlane.scheduler.links import unix_sockets
+from fairlane.scheduler.links.listener import LinkListener
+from fairlane.scheduler.links.tls import keep_fresh, listener_tls
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.store.errors import STORE_ERRORS
 
 # A job's record outlives the job until a lapsed reservation is certain to be found: one lease for an outage of the
 # store, one for the reservation's own lease, and some time for the reaper to run.
@@ -47,12 +54,21 @@ class Fleet:
         self.dispatcher = Dispatcher(
             gateway_id, self._open_link, self.open_requests, kept_s=kept_s, is_elected=is_elected
         )
+        streams = JobStreams(self.dispatcher)
+        self._links = LinkListener(gateway_id, self.registry.link_secret, streams)
+        port = section.link_port + setup.process if section.link_port else 0
+        self._link_host, self._link_port = section.link_host, port
+        self._tls = listener_tls(settings.link_tls)
+        self._tls_settings = settings.link_tls
         read = partial(TextModel, raw_prompts=section.completions_special_tokens)
         self.cache = FleetCache(self.registry, watch.look, read=read)
         self.stored = StoredFleet(self.registry, self.cache, self.queue)
         telemetry.fleet.lanes = setup.lanes
         telemetry.fleet.models = lambda: self.cache.models.values()
         telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
+        telemetry.links.set_function(lambda: len(self._links.links))
+        telemetry.links_refused.read = lambda: self._links.refused
+        telemetry.links_lost.read = lambda: streams.lost_links
 
     def queue(self, name: str) -> RedisQueue:
         if name not in self._queues:
@@ -62,19 +78,40 @@ class Fleet:
     def _client(self, client: redis.asyncio.Redis, name: str) -> RedisQueue:
         return RedisQueue(client, name, self._lanes, lease_ms=self._lease_ms)
 
-    def _open_link(self, name: str) -> Link:
+    def _open_link(self, name: str) -> QueueConnections:
         reader = self._stores.main.reader()
-        return Link(calls=self.queue(name), reader=self._client(reader, name), close=reader.aclose)
+        return QueueConnections(calls=self.queue(name), reader=self._client(reader, name), close=reader.aclose)
 
     def _changed(self) -> None:
         self.looked.set()
         self.dispatcher.keep_lines(self.cache.queues)
 
+    async def _listen(self) -> str:
+        host, port = self._link_host, self._link_port
+        if host.startswith("/"):
+            unix_sockets.remove_dead(Path(host), f"*-{'[0-9a-f]' * 8}.sock")
+            path = Path(host) / f"{self.dispatcher.gateway_id}.sock"
+            await self._links.listen_unix(path)
+            return f"unix://{path}"
+        bound = await self._links.listen(host, port, self._tls)
+        return f"tcp://[{host}]:{bound}" if ":" in host else f"tcp://{host}:{bound}"
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         try:
-            async with background(fleet_cache=self.cache.run(self._changed), elections=self.elections.run()):
+            self.dispatcher.address = await self._listen()
+        except OSError as error:
+            raise SettingsError(f"setting gateway.link_host or gateway.link_port: {error.strerror}") from error
+        with suppress(*STORE_ERRORS):
+            await self.registry.link_secret()  # so that links can be opened while the store is away
+        try:
+            async with background(
+                fleet_cache=self.cache.run(self._changed),
+                elections=self.elections.run(),
+                link_tls=keep_fresh(self._tls, self._tls_settings),
+            ):
                 yield
         finally:
             await self.elections.leave()
             await self.dispatcher.aclose()
+            await self._links.aclose()

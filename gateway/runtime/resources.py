@@ -53,7 +53,8 @@ class Resources:
         self._span_processor = processor
         self._draining = False
         modes = Modes(section.quota_fallback, section.quota_fallbacks)
-        setup = Setup(settings, self.gateway_id, self.lanes, self.telemetry)
+        process = 0 if member is None else member.index
+        setup = Setup(settings, self.gateway_id, self.lanes, self.telemetry, process)
         self.ports = Ports(settings, self.telemetry)
         self.stores = stores = Stores(settings, modes, self.telemetry)
         self.accounts = accounts = Accounts(setup, stores, modes, slicing)

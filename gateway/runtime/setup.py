@@ -22,6 +22,8 @@ class Setup:
     gateway_id: str
     lanes: dict[LaneName, Lane]
     telemetry: Telemetry
+    # Its place among the processes behind one port.
+    process: int = 0
 
 
 @asynccontextmanager

@@ -73,6 +73,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
       name: {{ .root.Values.store.existingSecret }}
       key: {{ .root.Values.store.secretKey }}
       {{- end }}
+{{- include "fairlane.linkTlsEnv" .root }}
 {{- with .root.Values.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
@@ -92,6 +93,37 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "fairlane.storeMount" -}}
 {{- if .Values.store.ca.existingSecret }}
 - {name: store-ca, mountPath: /etc/fairlane-store, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* The Secret with the certificate of links; empty: links without TLS. Takes the root, as the other three. */}}
+{{- define "fairlane.linkTlsSecret" -}}
+{{- if .Values.linkTls.certManager.enabled }}
+{{- printf "%s-links" (include "fairlane.fullname" .) }}
+{{- else }}
+{{- .Values.linkTls.existingSecret }}
+{{- end }}
+{{- end }}
+
+{{- define "fairlane.linkTlsEnv" -}}
+{{- if include "fairlane.linkTlsSecret" . }}
+{{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA" "ca.crt" }}
+- name: FAIRLANE_LINK_TLS__{{ $name }}
+  value: /etc/fairlane-links/{{ $file }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "fairlane.linkTlsVolume" -}}
+{{- with include "fairlane.linkTlsSecret" . }}
+- name: link-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+
+{{- define "fairlane.linkTlsMount" -}}
+{{- if include "fairlane.linkTlsSecret" . }}
+- {name: link-tls, mountPath: /etc/fairlane-links, readOnly: true}
 {{- end }}
 {{- end }}
 

@@ -160,7 +160,7 @@ class CostModel:
         # Step time of a single decode at the typical context, without the time between steps; 0.0: not observed.
         self._single_ms = 0.0
         self._error = 0.0
-        # From a step's end to the next one's start while work continues: planning, sampling, publishing.
+        # From a step's end to the next one's start while work continues: planning, sampling, sending.
         self.between_ms = 0.0
         # Start of the last step, and its duration if it was typical and work continues.
         self._began_ms = 0.0

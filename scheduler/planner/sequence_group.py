@@ -119,7 +119,7 @@ def refusal(job: Job, pool: BlockPool) -> str:
 
 
 def open_group(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> SequenceGroup:
-    """Return the group of a lease, continuing from the tokens that earlier holders published."""
+    """Return the group of a lease, continuing from the tokens that its gateway has."""
     job = lease.job
     generated = [list(ids) for ids in lease.generated] + [[] for _ in range(job.n - len(lease.generated))]
     resumed = any(generated)

@@ -190,7 +190,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The results of a step that the server has to publish."""
+    """The results of a step that the server has to send."""
 
     produced: tuple[Produced, ...] = ()
     ended: tuple[Ended, ...] = ()

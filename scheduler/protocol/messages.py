@@ -1,4 +1,4 @@
-"""Messages between gateway and worker, sent through the store in msgpack.
+"""Messages between gateways and workers in msgpack: jobs and controls through the store, events over links.
 
 Token ids are the only content, and no `repr` shows them. Times are milliseconds. Durations count from the job's arrival
 by the store's clock, so clocks of two machines are never compared."""
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-# Outcomes whose published tokens are charged. A rejected request is not counted, and its reservation is released.
+# Outcomes whose tokens are charged. A rejected request is not counted, and its reservation is released.
 CHARGED = frozenset(Outcome) - {Outcome.REJECTED}
 
 
@@ -68,6 +68,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     job_id: str
     gateway_id: str
+    # Where that gateway accepts links (`scheduler.links.dialer`).
+    gateway_address: str = ""
     tenant: str
     # Creation time of the tenant, epoch seconds: a tenant created later with the same id is a different one.
     tenant_since: float = 0.0
@@ -110,8 +112,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Not counted against `queued_requests`: a further job of a request that is counted once, or a line of a batch,
     # which has its own limits.
     follows: bool = False
-    # Fingerprint of the prompt. A later run of the request may continue from this job's tokens only if its fingerprint
-    # matches.
+    # Fingerprint of the prompt, if a later run of the request may continue from this job's output: only with the same
+    # fingerprint. Its worker then reports the output to the store when the job ends or returns.
     prompt_print: str = ""
     traceparent: str = ""
     request_id: str = ""
@@ -119,6 +121,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def max_total_tokens(self) -> int:
         return len(self.prompt) + self.max_tokens
+
+    @property
+    def keeps_output(self) -> bool:
+        return bool(self.prompt_print)
 
     @property
     def states_wait(self) -> bool:
@@ -130,20 +136,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that a worker holds, with the tokens that earlier holders published."""
+    """A job that a worker holds."""
 
     job: Job
-    # Incremented each time the job is taken; publications under an older epoch are rejected.
+    # Incremented each time the job is taken; tokens and reports under an older epoch are refused.
     epoch: int
     arrived_ms_ago: float
-    # Published token ids of each choice.
+    # Its gateway may have tokens of it, and must be asked before the job can start.
+    started: bool = False
+    # Token ids of each choice that its gateway has.
     generated: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"Lease({self.job!r}, epoch={self.epoch}, generated={[len(ids) for ids in self.generated]})"
 
 
-# Events: from a worker to a gateway, in order on the gateway's delta stream.
+# Events: from a worker to the job's gateway, in order over their link. Ends that the store decides come from the store.
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -228,7 +236,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
 class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Statistics of a job's steps at the worker that ended it, over all its choices."""
 
-    # From arrival until this worker took it; None: an earlier holder had published tokens.
+    # From arrival until this worker took it; None: its gateway had tokens of an earlier holder.
     taken_ms: float | None = None
     # From arrival to the step that started its prompt; None: already sent with a token, or never started.
     queued_ms: float | None = None
@@ -271,7 +279,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, tag="grant"):
-    """Raise the number of output tokens that each choice of a job may produce."""
+    """Raise the number of output tokens that each choice of a job may produce. For the engine."""
 
     job_id: str
     granted_until: int
@@ -293,7 +301,7 @@ class ForgetPrompts(msgspec.Struct, frozen=True, kw_only=True, tag="forget_promp
     share_group: str = ""
 
 
-Control = Cancel | Grant | Drain | Undrain | WatchBlocks | ForgetPrompts
+Control = Cancel | Drain | Undrain | WatchBlocks | ForgetPrompts
 
 
 # Status: published by workers about themselves.
@@ -395,7 +403,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_end: msgspec.msgpack.Decoder[Finished] = msgspec.msgpack.Decoder(Finished)
 _control: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
@@ -408,20 +416,11 @@ log = logging.getLogger(__name__)
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 Message = TypeVar("Message")
-_events: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(list[Event])
-_parts: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
-def events_of(blobs: Iterable[bytes]) -> list[Event]:
-    """Decode entries of a gateway's stream, each a list of events. Skips damaged events."""
-    found: list[Event] = []
-    for blob in blobs:
-        try:
-            found += _events.decode(blob)
-        except UNREADABLE:
-            parts = [bytes(part) for parts in _sound(_parts.decode, [blob]) for part in parts]
-            found += _sound(_event.decode, parts)
-    return found
+def ends_of(blobs: Iterable[bytes]) -> list[Finished]:
+    """Decode entries of a gateway's stream, one end each. Skips damaged ones."""
+    return _sound(_end.decode, blobs)
 
 
 def controls_of(blobs: Iterable[bytes]) -> list[Control]:

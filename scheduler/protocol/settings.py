@@ -110,6 +110,17 @@ class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return {LaneName.LATENCY: self.latency.apply(LATENCY), LaneName.THROUGHPUT: self.throughput.apply(THROUGHPUT)}
 
 
+class LinkTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Mutual TLS on the links between workers and gateways: files in PEM, all three or none."""
+
+    cert: str = ""
+    """Certificate of this process, with its chain."""
+    key: str = ""
+    """Its private key."""
+    ca: str = ""
+    """Certificates that sign those of all peers."""
+
+
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of every process. `gateway` and `worker` replace the type of their own section."""
 
@@ -142,6 +153,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`json` writes one object per line, with trace and request ids."""
     trusted_proxies: Networks = Networks()
     """Proxies whose `x-forwarded-for` and `x-forwarded-proto` headers gateways trust."""
+    link_tls: LinkTlsSettings = LinkTlsSettings()
     lanes: LanesSettings = LanesSettings()
     lease_s: Seconds = 6.0
     """A worker that has not renewed its lease for this long loses its jobs."""

@@ -12,7 +12,7 @@
     keys.py           every key, and how the scripts are assembled
     registry.py       the workers and models that exist
 
-Gateways put, cancel and grant. Workers take, publish and renew. The elected gateway reclaims each second. The simulator
+Gateways put and cancel. Workers take, report and renew. The elected gateway reclaims each second. The simulator
 uses the in-memory queue. A state-machine test sends the Redis queue and the tests' model of it the same calls, so a
 rule that changes in `lua/` must change there. No call works on more than `store.bounds.PER_CALL` jobs; the callers here
 repeat it until all are done. Never imports gateway, worker, quotas or admission."""

@@ -6,7 +6,7 @@ are weighted tokens. Under `fl:{queue}:`
 | key | type | holds |
 | --- | --- | --- |
 | `job:<job>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/lib/base.lua |
-| `ids:<job>:<choice>` | string | published token ids, 4 bytes each, little-endian |
+| `ids:<job>:<choice>` | string | output token ids, 4 bytes each, little-endian, if the job keeps its output |
 | `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by due time |
 | `heads:<lane>` | hash | tenant → its first job that never ran, with its sort fields (lua/lib/jobs.lua) |
 | `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
@@ -29,13 +29,12 @@ are weighted tokens. Under `fl:{queue}:`
 | `jobs:<gateway>` | sorted set | its jobs that have not ended, all scores 0 |
 | `past_gateways` | sorted set | gateways whose lease has expired, by when; their events may remain for an hour |
 | `ended:<tenant>` | sorted set | its ended jobs that have a record, by when that expires |
-| `serials:<gateway>` | hash | worker, part of its step → serial of that publication, refused jobs; expires after an
-hour |
+| `reported:<worker>` | hash | part of a report → its serial and refused jobs; expires after an hour |
 | `took:<worker>` | string | serial and jobs of its last `take`, for a repeat of that call; expires after one lease |
 | `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |
 | `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: reclaim does nothing before; `served`: last renew |
-| `events:<gateway>` | stream | events of workers: each field of an entry is one encoded list |
+| `events:<gateway>` | stream | ends that the store decided: field `e` is one encoded Finished |
 | `control:<worker>` | stream | commands of gateways: field `c` is one encoded Control, field `w` a call |
 | `homes:<generation>` | hash | digest of a prompt's prefix → the worker that took it last (prefix_affinity.py) |
 | `wake` | stream | one entry: the last time that all workers were woken, and the preferred worker |
@@ -54,7 +53,7 @@ from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store import bounds
 from fairlane.store.scripts import Script, read_scripts
 
-# Maximum entries of a stream: minutes of a gateway's steps, while a gateway counts as dead after seconds.
+# Maximum entries of a stream: a reader that is further behind counts as dead long before.
 STREAM_LENGTH = 16_384
 _PRELUDES = ("base", "promises", "jobs")
 _PARTS = read_scripts(Path(__file__).parent / "lua")

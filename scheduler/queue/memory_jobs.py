@@ -2,19 +2,18 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Sequence
 from operator import itemgetter
 
 import msgspec
 
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Event, Finished, Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.promises import Promises
 from fairlane.scheduler.queue.take_order import Place, Places, QueuedJob
 from fairlane.scheduler.queue.types import (
     MAX_LOSSES,
     JobState,
-    Publication,
+    Progress,
     Unattainable,
     claim_due_ms,
     claim_us,
@@ -37,7 +36,7 @@ class JobBook:
         self.levels = {name: level for level, name in enumerate(self.places)}
         self.promises = self._no_promises()
         self.entries: dict[str, QueuedJob] = {}
-        self.events: dict[str, list[Event]] = defaultdict(list)
+        self.events: dict[str, list[Finished]] = defaultdict(list)
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], float] = {}
@@ -53,11 +52,11 @@ class JobBook:
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
 
-    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
+    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: int) -> QueuedJob:
         """Queue a new job. It becomes best effort if its claim does not fit, or if its tenant is outside Θ.
 
-        `generated` holds the tokens that it continues from. Raises Unattainable, unless the job waited in another queue
-        before: an admitted job stays admitted."""
+        `generated` is the number of tokens that it continues from. Raises Unattainable, unless the job waited in
+        another queue before: an admitted job stays admitted."""
         claimed_us, bucket_ms, level = claim_us(job), None, self.levels[job.lane]
         if claimed_us:
             places = self.places[job.lane]
@@ -71,10 +70,9 @@ class JobBook:
                     raise Unattainable(late_ms)
             job = msgspec.structs.replace(job, guaranteed=bucket_ms is not None)
         self.promises.asked[level].add(work_us(job), now_ms)
-        entry = QueuedJob(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, granted_until=job.granted_until)
+        entry = QueuedJob(job=job, arrived_ms=arrived_ms, queued_ms=arrived_ms, generated=generated)
         if bucket_ms is not None:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
-        entry.generated = [list(ids) for ids in generated] or [[] for _ in range(job.n)]
         self.entries[job.job_id] = entry
         self._seat(entry)
         return entry
@@ -90,36 +88,24 @@ class JobBook:
             places.floor.lend(entry.credit, is_due=places.depth > 0, is_own=name == entry.job.lane)
             for name, places in self.places.items()
         )
-        job = msgspec.structs.replace(entry.job, granted_until=entry.granted_until)
-        generated = tuple(map(tuple, entry.generated))
-        return Lease(job=job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, generated=generated)
+        started = entry.epoch > 1 or entry.generated > 0
+        return Lease(job=entry.job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, started=started)
 
-    def publish(self, gateway_id: str, worker_id: str, item: Publication, now_ms: int) -> bool:
-        """Record a leased job's part of a step. Return False if it is refused. A repeat is accepted and changes
-        nothing.
-
-        A publication can have a gap if a crash of the store lost the end of the record. The job is then lost to its
-        worker, and the next holder continues from the record."""
+    def report(self, worker_id: str, item: Progress) -> bool:
+        """Record a leased job's progress. Return False if it is refused."""
         entry = self.entries.get(item.job_id)
-        if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
+        if entry is None or entry.state is not JobState.LEASED:
             return False
-        if (entry.worker_id, entry.job.gateway_id) != (worker_id, gateway_id):
+        if (entry.worker_id, entry.epoch) != (worker_id, item.epoch):
             return False
-        if item.tokens and not _fits(entry, item):
-            is_repeat = item.ends is None and _is_recorded(entry, item)
-            if not is_repeat:
-                self.lose(entry, now_ms)
-            return is_repeat
-        for choice, _, ids in item.tokens:
-            entry.generated[choice].extend(ids)
-        if entry.claim_us and any(ids for _, _, ids in item.tokens):
+        if item.generated > entry.generated:
             self._release_claim(entry)
+        entry.generated = max(entry.generated, item.generated)
         covered = min(entry.credit, item.cost)
         entry.credit -= covered
         self._spend(entry, item.cost - covered)
         self._take_back(entry, covered, is_computed=True)
         self._serve(entry, item.cost - covered)
-        self.events[gateway_id].extend(item.events)
         if item.ends is not None:
             self.end(entry, item.ends, notifies=False)
         return True
@@ -204,13 +190,3 @@ class JobBook:
         self._charge(entry, -entry.credit)
         self._take_back(entry, entry.credit, is_computed=False)
         entry.credit = 0.0
-
-
-def _fits(entry: QueuedJob, item: Publication) -> bool:
-    return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
-
-
-def _is_recorded(entry: QueuedJob, item: Publication) -> bool:
-    return all(
-        choice < entry.job.n and first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens
-    )

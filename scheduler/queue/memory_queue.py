@@ -2,10 +2,10 @@
 
 Pure: `now_ms` is the first argument of every method that depends on time. `events` (by gateway) replaces the streams.
 Invariants: a job is queued, leased to one worker, or ended; an end is final and reported to its gateway exactly once;
-an epoch is never reused; tokens are recorded in order, without gaps or repeats. The tests add the other calls of the
-Redis queue (`tests/support/scheduler/model_queue.py`) and send both queues the same calls."""
+an epoch is never reused. The tests add the other calls of the Redis queue (`tests/support/scheduler/model_queue.py`)
+and send both queues the same calls."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
@@ -23,7 +23,7 @@ from fairlane.scheduler.queue.types import (
     JobState,
     LaneDepth,
     LaneFull,
-    Publication,
+    Progress,
     Put,
     ReportExchange,
     TenantQueueFull,
@@ -53,13 +53,13 @@ class LaneQueue:
         tenant_limit: int | None = None,
         waited_ms: int = 0,
         prefixes: bytes = b"",
-        generated: Sequence[Sequence[int]] = (),
+        generated: int = 0,
     ) -> Put:
         """Queue a job, and reserve time for its guarantee.
 
-        `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
-        of each choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
-        `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
+        `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: output
+        tokens of an earlier run of the same request, which its gateway has and from which it continues. `prefixes`: the
+        result of `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
         known = self._book.entries.get(job.job_id)
         if known is not None:
             return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.preferred, known.called)
@@ -88,7 +88,7 @@ class LaneQueue:
         return JobRecord(
             state=entry.state,
             outcome=entry.outcome,
-            generated=tuple(map(len, entry.generated)),
+            generated=entry.generated,
             prompt_tokens=len(entry.job.prompt),
             worker_id=entry.worker_id,
             tenant=entry.job.tenant,
@@ -167,12 +167,10 @@ class LaneQueue:
     def renew(self, now_ms: int, worker_id: str) -> None:
         self._workers[worker_id] = now_ms + self._lease_ms
 
-    def publish(self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication]) -> set[str]:
-        """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
-
-        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
-        returns to the queue."""
-        refused = {item.job_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
+    def report(self, worker_id: str, items: Iterable[Progress]) -> set[str]:
+        """Record the progress of a worker's jobs. Return the jobs that were refused: unknown, ended, not this worker's,
+        or under a stale epoch."""
+        refused = {item.job_id for item in items if not self._book.report(worker_id, item)}
         self._book.settle()
         return refused
 

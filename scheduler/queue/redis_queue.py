@@ -19,14 +19,13 @@ from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import (
     Control,
-    Event,
-    Grant,
+    Finished,
     Job,
     Lease,
     Outcome,
     controls_of,
     encode,
-    events_of,
+    ends_of,
 )
 from fairlane.scheduler.queue.keys import control_stream, prefix, scripts
 from fairlane.scheduler.queue.promises import WHOLE
@@ -35,7 +34,7 @@ from fairlane.scheduler.queue.types import (
     JobState,
     LaneDepth,
     LaneFull,
-    Publication,
+    Progress,
     Published,
     Put,
     QueuePresence,
@@ -63,7 +62,6 @@ TRIM_EVERY = 64
 Arg = bytes | str | int | float
 # Of a stream: ids and fields.
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
-_encoder = msgspec.msgpack.Encoder()
 _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
@@ -109,18 +107,18 @@ class RedisQueue:
         tenant_limit: int | None = None,
         waited_ms: int = 0,
         prefixes: bytes = b"",
-        generated: Sequence[Sequence[int]] = (),
+        generated: int = 0,
     ) -> Put:
         """Queue a job, and reserve time for its guarantee.
 
-        `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
-        of each choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
-        `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
+        `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: output
+        tokens of an earlier run of the same request, which its gateway has and from which it continues. `prefixes`: the
+        result of `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.job_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
         known = work_us(job), job.token_ms
-        answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, prefixes, *map(_packed, generated))
+        answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, prefixes, generated)
         match answer[0]:
             case b"tenant":
                 raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
@@ -134,29 +132,14 @@ class RedisQueue:
         """End a waiting job, or ask a leased one's holder to stop it. Idempotent; returns None if it is unknown."""
         return _record(await self._call("cancel", job_id))
 
-    async def grant(self, job_id: str, granted_until: int) -> bool:
-        """Raise the token limit of each choice, in the record and at the holder. Return False if it is unknown or
-        ended.
-
-        A repeat is sent to the holder again, since the first one may have been lost."""
-        message = encode(Grant(job_id=job_id, granted_until=granted_until))
-        return bool(await self._call("grant", job_id, granted_until, message))
-
     async def record(self, job_id: str) -> JobRecord | None:
         """Return the record of a job, or None if it was never put, was forgotten, or ended more than KEPT_MS ago."""
         return _record(await self._call("record", job_id))
 
     async def published(self, job_id: str) -> Published | None:
-        """Return the published tokens of a job, or None if it is unknown."""
+        """Return the output that workers have handed in for a job, or None if it is unknown."""
         answer = await self._call("published", job_id)
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
-
-    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
-        """Replace a job's recorded tokens by those of its client, and queue it again to continue from them.
-
-        `epoch` published tokens that differ from the client's; nothing changes if the job has a later one. Return False
-        if the job is unknown or has ended."""
-        return bool(await self._call("amend", job_id, epoch, *map(_packed, generated)))
 
     async def forget(self, job_ids: Iterable[str]) -> None:
         for chunk in chunks(job_ids):
@@ -226,8 +209,9 @@ class RedisQueue:
         """Record a gateway's heartbeat; after GATEWAY_LEASES leases without one, its jobs are cancelled."""
         await self._call("gateway_alive", gateway_id)
 
-    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
-        """Return the events after `last_id` and the id to continue from, once there are some or `block_ms` have passed.
+    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Finished]]:
+        """Return the id to continue from, and the ends after `last_id` that the store decided, once there are some or
+        `block_ms` have passed.
 
         `last_id` is the id that the last call returned, and confirms that all entries up to it were processed. `0-0`
         starts with all that is kept, `$` with new entries. `block_ms` 0 does not wait; waits are limited to
@@ -240,8 +224,7 @@ class RedisQueue:
         if not answer:
             return last_id, []
         [(_, entries)] = answer
-        events = events_of([blob for _, fields in entries for blob in fields.values()])
-        return entries[-1][0].decode(), events
+        return entries[-1][0].decode(), ends_of([blob for _, fields in entries for blob in fields.values()])
 
     # Calls of workers.
 
@@ -263,26 +246,22 @@ class RedisQueue:
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
         """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were reassigned.
 
-        `holding` names the jobs that the worker knows, including those of publications not yet answered. A job leased
+        `holding` names the jobs that the worker knows, including those whose report was not answered yet. A job leased
         for longer than one lease and not among them was in a `take` whose reply was lost; it is returned to the
         queue."""
         if holding is not None:
             await self._return_unknown(worker_id, set(holding))
         return bool(await self._call("renew", worker_id, serial or self.new_serial()))
 
-    async def publish(
-        self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
-    ) -> set[str]:
-        """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
+    async def report(self, worker_id: str, items: Sequence[Progress], *, serial: str | None = None) -> set[str]:
+        """Record the progress of a worker's jobs. Return the jobs that were refused.
 
-        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
-        returns to the queue. A caller that repeats a call after a lost reply passes the same `serial`, and it is
-        recorded once."""
-        own = self.new_serial() if serial is None else f"{self._nonce}:{serial}"
+        Refused: unknown, ended, not this worker's, a stale epoch. A caller that repeats a call after a lost reply
+        passes the same `serial`, and it is recorded once."""
+        own = serial or self.new_serial()
         refused = set[str]()
         for part, chunk in enumerate(chunks(items)):
-            args = chain.from_iterable(map(_publication, chunk))
-            answer = await self._call("publish", gateway_id, worker_id, own, part, *args)
+            answer = await self._call("report", worker_id, own, part, *chain.from_iterable(map(_progress, chunk)))
             refused |= {job_id.decode() for job_id in answer}
         return refused
 
@@ -339,11 +318,8 @@ class RedisQueue:
     async def orphan(self, grace_ms: int) -> QueuePresence:
         """Handle a queue that no worker has served for `grace_ms`. Must be called after `reclaim`.
 
-        Started latency jobs end as unavailable. All others keep waiting for a worker. After KEPT_MS an empty queue is
-        removed."""
-        is_more = 1
-        while is_more:
-            presence, is_more = await self._call("orphan", grace_ms)
+        Its jobs keep waiting for a worker. After KEPT_MS an empty queue is removed."""
+        presence: bytes = await self._call("orphan", grace_ms)
         return QueuePresence(presence.decode())
 
     async def withdraw(self, job_id: str, grace_ms: int) -> bool:
@@ -390,17 +366,14 @@ class RedisQueue:
 def _record_fields(job: Job) -> list[Arg]:
     return [
         *(encode(job), repr(job.weight), job.n, len(job.prompt)),
-        *(int(job.guaranteed), job.granted_until, int(job.follows), job.max_total_tokens),
+        *(int(job.guaranteed), int(job.follows), job.max_total_tokens),
         *(claim_us(job), claim_due_ms(job)),
     ]
 
 
-def _publication(item: Publication) -> list[Arg]:
-    job_id, epoch, events, tokens, cost, ends = item
-    args: list[Arg] = [job_id, epoch, cost, ends or "", _encoder.encode(events) if events else "", len(tokens)]
-    for choice, first_index, ids in tokens:
-        args += (choice, first_index, _packed(ids))
-    return args
+def _progress(item: Progress) -> list[Arg]:
+    job_id, epoch, generated, cost, ends, token_ids = item
+    return [job_id, epoch, generated, cost, ends or "", len(token_ids), *map(_packed, token_ids)]
 
 
 def _wake(preferred: bytes, worker_id: str) -> Wake:
@@ -423,19 +396,19 @@ def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
 
 
 def _lease(answer: list[Any]) -> Lease:
-    body, epoch, arrived_ms_ago, granted_until, guaranteed, *generated = answer
-    job = msgspec.structs.replace(_job.decode(body), granted_until=granted_until, guaranteed=bool(guaranteed))
-    return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, generated=tuple(map(_unpacked, generated)))
+    body, epoch, arrived_ms_ago, guaranteed, started = answer
+    job = msgspec.structs.replace(_job.decode(body), guaranteed=bool(guaranteed))
+    return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, started=bool(started))
 
 
 def _record(answer: list[Any] | None) -> JobRecord | None:
     if answer is None:
         return None
-    state, outcome, prompt, worker, tenant, lane, gateway, cancelled, epoch, guaranteed, *generated = answer
+    state, outcome, prompt, worker, tenant, lane, gateway, cancelled, epoch, guaranteed, generated = answer
     return JobRecord(
         state=JobState(state.decode()),
         outcome=Outcome(outcome.decode()) if outcome else None,
-        generated=tuple(generated),
+        generated=generated,
         prompt_tokens=prompt,
         worker_id=worker.decode(),
         tenant=tenant.decode(),

@@ -11,10 +11,12 @@ It is separate from the queues, under its own hash tag. Under `fl:{registry}:`
 | `worker:<id>` | string | its encoded WorkerStatus; expires without heartbeats |
 | `workers` | set | ids of workers that may be alive |
 | `depths` | string | encoded depths of all queues, by the elected gateway; expires after a few seconds |
+| `link_secret` | string | what workers and gateways prove to know on their links |
 | `upkeep` | string | the gateway elected for upkeep; expires unless renewed |
 | `blocks:<id>` | string | its encoded BlockMap, while an operator watches; expires after a few seconds |"""
 
 import hashlib
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,12 +29,15 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Control, Drain, ForgetPrompts, ModelCard, Undrain, WorkerStatus, encode
 from fairlane.scheduler.queue.keys import STREAM_LENGTH, control_stream
 from fairlane.scheduler.queue.types import RECORD_TTL_MS, LaneDepth
+from fairlane.store.errors import STORE_ERRORS
 
 BLOCKS_TTL_MS = 5_000
 DEPTHS_TTL_MS = 2_000
 CARD_TTL_MS = 7 * 24 * 3_600_000
+SECRET_KEPT_S = 10.0
 _PREFIX = "fl:{registry}:"
 UPKEEP = f"{_PREFIX}upkeep"
+_LINK_SECRET = f"{_PREFIX}link_secret"
 _MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}workers"
 
 _card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
@@ -82,6 +87,8 @@ class RedisRegistry:
         self._redis = redis
         self._clock = clock
         self._announced: set[str] = set()
+        self._link_secret = b""
+        self._secret_read_s = 0.0
 
     async def announce(self, card: ModelCard) -> str:
         """Store a card for seven more days and return its SHA-256.
@@ -98,6 +105,25 @@ class RedisRegistry:
         await self.note_queue(queue_name(card.model, sha256), sha256)
         self._announced.add(sha256)
         return sha256
+
+    async def link_secret(self) -> bytes:
+        """Return the secret of the fleet's links; the first process draws it.
+
+        It is read again every SECRET_KEPT_S, in case the store has lost it and another process has drawn a new one.
+        While the store is unavailable, the last one is returned."""
+        now_s = self._clock()
+        if self._link_secret and abs(now_s - self._secret_read_s) < SECRET_KEPT_S:
+            return self._link_secret
+        self._secret_read_s = now_s  # before the read, so that only one handshake waits for a store that hangs
+        try:
+            while not (found := await self._redis.execute_command("GET", _LINK_SECRET)):
+                await self._redis.execute_command("SET", _LINK_SECRET, self._link_secret or secrets.token_hex(32), "NX")
+        except STORE_ERRORS:
+            if not self._link_secret:
+                raise
+        else:
+            self._link_secret = found
+        return self._link_secret
 
     async def beat(self, status: WorkerStatus, ttl_ms: int) -> None:
         """Record a worker's heartbeat; without another one within `ttl_ms` the worker counts as gone."""

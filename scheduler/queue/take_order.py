@@ -20,7 +20,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from fairlane.scheduler.planner.ordering import Counters, prospects
@@ -53,8 +53,8 @@ class QueuedJob:
     arrived_ms: int
     # When it was last queued: its arrival, or its return from a worker.
     queued_ms: int
-    granted_until: int
-    generated: list[list[int]] = field(default_factory=list)
+    # Output tokens of all choices, as last reported.
+    generated: int = 0
     state: JobState = JobState.QUEUED
     outcome: Outcome | None = None
     epoch: int = 0
@@ -80,24 +80,21 @@ class QueuedJob:
         return self.arrived_ms + due_after_ms(self.job)
 
     @property
-    def produced(self) -> int:
-        return sum(map(len, self.generated))
-
-    @property
     def need(self) -> Need:
-        tokens = len(self.job.prompt) + self.produced + self.job.n
+        tokens = len(self.job.prompt) + self.generated + self.job.n
         return Need(self.job.n, tokens, self.job.max_total_tokens)
 
     @property
     def provisional_cost(self) -> float:
         """Weighted tokens charged when it is taken. Work that was computed before is not charged again."""
-        prompt = 0 if self.produced else len(self.job.prompt)
+        prompt = 0 if self.generated else len(self.job.prompt)
         return prompt + self.job.n * QUANTUM_COST
 
     def expires_ms(self, max_wait_ms: float) -> float:
         """Return the time at which it expires if it still waits: its hard deadline or, without one, the end of the
-        lane's longest wait."""
-        hard_ms = hard_end_ms(self.job) if self.produced else min(hard_end_ms(self.job), hard_first_ms(self.job))
+        lane's longest wait. Once it has run, only its gateway knows whether the first token came in time."""
+        has_run, hard_ms = self.generated > 0 or self.returned, hard_end_ms(self.job)
+        hard_ms = hard_ms if has_run else min(hard_ms, hard_first_ms(self.job))
         return self.arrived_ms + hard_ms if hard_ms < NEVER_MS else self.queued_ms + max_wait_ms
 
 
@@ -175,9 +172,6 @@ class Places:
 
     def returned(self) -> Iterator[str]:
         return _first(self._returned)
-
-    def all_returned(self) -> list[str]:
-        return [job_id for _, job_id in self._returned]
 
     def guaranteed(self) -> Iterator[str]:
         return _first(self._guaranteed)

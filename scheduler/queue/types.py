@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, first_due_ms, promised_due_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Event, Job, Outcome
+from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.promises import RECENT_MS
 
 # Weighted tokens charged per choice when a job is taken, before its worker has reported anything.
@@ -97,23 +97,23 @@ class Unattainable(QueueError):
         self.late_ms = late_ms
 
 
-class Publication(NamedTuple):
-    """One job's part of one step, from the worker that holds it under `epoch`.
+class Progress(NamedTuple):
+    """The progress of one leased job, by the worker that holds it under `epoch`.
 
-    A publication without a reply is sent again unchanged; tokens that are already recorded are then skipped."""
+    A report without a reply is sent again unchanged, and counted once."""
 
     job_id: str
     epoch: int
-    events: tuple[Event, ...] = ()
-    # (choice, first index, ids) of the tokens in `events`.
-    tokens: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
-    # Weighted tokens computed for this job since its last publication.
+    # Output tokens of all choices, including those of earlier holders.
+    generated: int = 0
+    # Weighted tokens computed for this job since its last report.
     cost: float = 0.0
     ends: Outcome | None = None
+    # Output of each choice, from which another run of the request can continue; empty: not kept.
+    token_ids: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
-        counts = [(choice, first, len(ids)) for choice, first, ids in self.tokens]
-        return f"Publication({self.job_id}, epoch={self.epoch}, tokens={counts}, ends={self.ends})"
+        return f"Progress({self.job_id}, epoch={self.epoch}, generated={self.generated}, ends={self.ends})"
 
 
 class ReportExchange(NamedTuple):
@@ -155,8 +155,8 @@ class JobRecord:
 
     state: JobState
     outcome: Outcome | None
-    # Published tokens of each choice.
-    generated: tuple[int, ...]
+    # Output tokens of all choices, as last reported by a worker.
+    generated: int
     prompt_tokens: int
     # Its present or last holder; empty while it waits.
     worker_id: str
@@ -171,7 +171,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Published tokens from which another run of the request can continue."""
+    """The output of an ended job that its workers handed in, from which another run of the request can continue."""
 
     prompt_print: str
     token_ids: tuple[tuple[int, ...], ...] = field(repr=False)

@@ -13,7 +13,7 @@ from fairlane.scheduler.planner.sequence import Sequence as Choice
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Progress
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 ALWAYS = -1
@@ -52,14 +52,8 @@ class _Row(NamedTuple):
         arrival = self.record.arrival
         return arrival.tenant, arrival.lane, arrival.weight
 
-    def publication(self, cost: float, tokens: int = 0) -> Publication:
-        ids = (self.record.arrival.own_token,) * tokens
-        return Publication(
-            job_id=self.seq.id.job_id,
-            epoch=self.epoch,
-            tokens=((self.seq.id.choice, self.first, ids),) if tokens else (),
-            cost=cost,
-        )
+    def progress(self, cost: float) -> Progress:
+        return Progress(self.seq.id.job_id, self.epoch, self.record.tokens, cost)
 
 
 class Cruise:
@@ -99,7 +93,7 @@ class Cruise:
         for observer in observers:
             observer.coasted(step)
         if self._queue is not None:
-            self._queue.publish(int(now_ms), "gateway", str(number), self._spent())
+            self._queue.report(str(number), self._spent())
 
     def land(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
         steps = len(self._ends_ms)
@@ -112,16 +106,16 @@ class Cruise:
             observer.landed({row.seq.id.job_id: steps for row in self._rows})
         if self._queue is not None:
             prepaid = [DECODE_WEIGHT * steps if row.spends_from >= steps else 0.0 for row in self._rows]
-            published = [row.publication(cost, steps) for row, cost in zip(self._rows, prepaid, strict=True)]
-            self._queue.publish(int(now_ms), "gateway", str(number), published)
+            progress = [row.progress(cost) for row, cost in zip(self._rows, prepaid, strict=True)]
+            self._queue.report(str(number), progress)
 
-    def _spent(self) -> list[Publication]:
+    def _spent(self) -> list[Progress]:
         """Return the charges of the last step: one job per payer represents all that have used up their advance
         charge."""
         steps = len(self._ends_ms)
-        spent = [rows[0].publication(DECODE_WEIGHT * len(rows)) for rows in self._spending.values()]
+        spent = [rows[0].progress(DECODE_WEIGHT * len(rows)) for rows in self._spending.values()]
         for row in self._starts.pop(steps - 1, ()):
-            spent.append(row.publication(DECODE_WEIGHT * steps))
+            spent.append(row.progress(DECODE_WEIGHT * steps))
             self._spending.setdefault(row.payer, []).append(row)
         return spent
 

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
-from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
-from fairlane.scheduler.queue.types import Publication, Put, QueueError
+from fairlane.scheduler.queue.types import Progress, Put, QueueError
 from fairlane.scheduler.simulation.cruise import CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
 from fairlane.store import bounds
@@ -303,11 +303,15 @@ class Simulation:
                 self._land(number)
             for lease in leases:
                 worker.held[lease.job.job_id] = lease.epoch
-                policy.add(lease, self.now_ms)
+                policy.add(self._with_output(lease), self.now_ms)
             more = self._close_expired(self.queue) or len(leases) == bounds.PER_CALL
 
+    def _with_output(self, lease: Lease) -> Lease:
+        """Return a lease with the tokens that its gateway has. No worker returns jobs here."""
+        return lease
+
     def _close_expired(self, queue: LaneQueue) -> bool:
-        ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
+        ends = queue.events.pop("gateway", [])
         self._close(Ended(end.job_id, end.outcome, end.error) for end in ends)
         queue.forget(end.job_id for end in ends)
         return bool(ends)
@@ -320,22 +324,13 @@ class Simulation:
         if self.queue is None:
             return
         held = self._workers[number].held
-        self.queue.publish(int(self.now_ms), "gateway", str(number), list(_publications(outcome, held)))
+        self.queue.report(str(number), self._progress(outcome, held))
         self.queue.forget(end.job_id for end in outcome.ended)
         for end in outcome.ended:
             held.pop(end.job_id, None)
 
-
-def _publications(outcome: StepOutcome, held: Mapping[str, int]) -> Iterator[Publication]:
-    ends = {end.job_id: end.outcome for end in outcome.ended}
-    tokens: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
-    for one in outcome.produced:
-        tokens.setdefault(one.seq.job_id, []).append((one.seq.choice, one.index, (one.token_id,)))
-    for job_id in {**outcome.charges, **ends}:
-        yield Publication(
-            job_id=job_id,
-            epoch=held[job_id],
-            tokens=tuple(tokens.get(job_id, ())),
-            cost=outcome.charges.get(job_id, 0.0),
-            ends=ends.get(job_id),
-        )
+    def _progress(self, outcome: StepOutcome, held: Mapping[str, int]) -> Iterator[Progress]:
+        ends = {end.job_id: end.outcome for end in outcome.ended}
+        for job_id in {**outcome.charges, **ends}:
+            tokens, cost = self.records[job_id].tokens, outcome.charges.get(job_id, 0.0)
+            yield Progress(job_id, held[job_id], tokens, cost, ends.get(job_id))

@@ -126,7 +126,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     step: tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
     # Milliseconds per step with copies, and per block copied.
     copy: tuple[Milliseconds, Milliseconds]
-    # Between two steps: planning, sampling, publishing.
+    # Between two steps: planning, sampling, sending.
     overhead_ms: Milliseconds = 0.0
     # Standard deviation of the logarithm of a step's time.
     noise: Annotated[float, msgspec.Meta(ge=0, le=MAX_NOISE)] = 0.0

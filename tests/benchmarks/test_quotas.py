@@ -5,14 +5,15 @@ import itertools
 import pytest
 
 from benchmarks.common.report import summary
+from benchmarks.gateway.instant import Row
 from benchmarks.quotas.crowd import Share
 from benchmarks.quotas.drive import drive
 from benchmarks.quotas.rates import BUDGET, FEW, FLAT_CONCURRENCY, LEAST, MANY, Load, Turn, Turns, lines, loads, table
-from benchmarks.quotas.worker import Row
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Paused, TokenDelta
 
 pytestmark = pytest.mark.anyio
+TEXT = [7] * 9
 
 
 def turn(store_us: float) -> Turn:
@@ -44,7 +45,7 @@ def row(max_tokens: int, granted: int) -> Row:
 def test_its_worker_stops_at_the_end_of_a_grant_and_says_so() -> None:
     one = row(max_tokens=9, granted=2)
 
-    first, second = one.step([7]), one.step([7])
+    first, second = one.step(TEXT), one.step(TEXT)
 
     assert [type(event) for event in first.events] == [TokenDelta]
     assert [type(event) for event in second.events] == [TokenDelta, Paused]
@@ -54,7 +55,7 @@ def test_its_worker_stops_at_the_end_of_a_grant_and_says_so() -> None:
 
 
 def test_its_worker_ends_an_answer_with_its_last_token() -> None:
-    publication = row(max_tokens=1, granted=1).step([7])
+    publication = row(max_tokens=1, granted=1).step(TEXT)
 
     assert [type(event) for event in publication.events] == [TokenDelta, Finished]
     assert publication.ends is not None

@@ -11,7 +11,7 @@ from tests.chart.conftest import Render
 from tests.support.chart import CHART, MODES, Chart, component_of
 
 KUBERNETES = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34", kubernetes_validate.latest_version())
-CUSTOM = ("keda.sh/", "monitoring.coreos.com/")
+CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
 """Objects of others' definitions, which `test_custom_objects.py` looks at."""
 
 

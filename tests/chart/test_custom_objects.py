@@ -1,5 +1,5 @@
-"""Objects of KEDA and of Prometheus' operator, by the shape that their definitions ask for: closed, so that a misspelt
-field fails here and is not dropped by a cluster."""
+"""Objects of cert-manager, KEDA and Prometheus' operator, by the shape that their definitions ask for: closed, so that
+a misspelt field fails here and is not dropped by a cluster."""
 
 from typing import Any
 
@@ -50,6 +50,20 @@ RELABELING = shape((), sourceLabels=several(TEXT), targetLabel=TEXT, replacement
 ENDPOINT = shape(("port",), port=TEXT, path=TEXT, interval=DURATION, relabelings=several(RELABELING))
 SELECTOR = shape((), matchLabels=TEXTS)
 SHAPES = {
+    ("cert-manager.io/v1", "Certificate"): shape(
+        ("secretName", "issuerRef"),
+        secretName=TEXT,
+        commonName=TEXT,
+        duration=DURATION,
+        usages=several({"enum": ["digital signature", "server auth", "client auth"]}),
+        privateKey=shape(
+            (),
+            algorithm={"enum": ["RSA", "ECDSA", "Ed25519"]},
+            size=COUNT,
+            rotationPolicy={"enum": ["Never", "Always"]},
+        ),
+        issuerRef=shape(("name",), name=TEXT, kind=TEXT, group=TEXT),
+    ),
     ("keda.sh/v1alpha1", "ScaledObject"): shape(
         ("scaleTargetRef", "triggers"),
         scaleTargetRef=shape(("name",), name=TEXT, kind=TEXT, apiVersion=TEXT),

@@ -32,9 +32,21 @@ def test_the_ports_are_those_of_the_settings(render: Render) -> None:
         {"name": "http", "containerPort": 9000},
         {"name": "metrics", "containerPort": 9001},
         {"name": "admin", "containerPort": 9002},
+        {"name": "link", "containerPort": 8100},
     ]
     settings = chart.settings()
     assert (settings["port"], settings["metrics_port"], settings["admin_port"]) == (9000, 9001, 9002)
+
+
+def test_each_pod_listens_for_workers_on_its_own_address(render: Render) -> None:
+    chart = render(values={"gateway": {"linkPort": 8200}, "config": {"gateway": {"processes": 2}}})
+    env = chart.env("gateway")
+    ports = {port["name"]: port["containerPort"] for port in chart.container("gateway")["ports"]}
+
+    assert env["FAIRLANE_GATEWAY__LINK_HOST"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert env["FAIRLANE_GATEWAY__LINK_PORT"] == "8200"
+    assert (ports["link"], ports["link-1"]) == (8200, 8201)
+    assert all(port["name"] != "link" for service in chart.all("Service") for port in service["spec"]["ports"])
 
 
 def test_the_endpoints_forget_a_pod_before_it_stops_accepting(render: Render) -> None:

@@ -17,6 +17,10 @@ def may_reach(chart: Chart, component: str) -> dict[str, Peers | None]:
     }
 
 
+def components(peers: Peers | None) -> list[str]:
+    return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in peers or []]
+
+
 def namespace(name: str) -> dict[str, Any]:
     return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
 
@@ -32,7 +36,9 @@ def test_there_is_none_unless_asked(render: Render) -> None:
 def test_tenants_reach_their_plane_alone(render: Render) -> None:
     reach = may_reach(render(values=on()), "gateway")
 
-    assert reach == {"http": None, "metrics": [namespace("monitoring")]}
+    assert reach["http"] is None
+    assert reach["metrics"] == [namespace("monitoring")]
+    assert reach.keys() == {"http", "metrics", "link"}
 
 
 def test_operators_reach_theirs_where_they_are_named(render: Render) -> None:
@@ -72,16 +78,39 @@ def test_nobody_but_prometheus_reaches_a_worker(render: Render) -> None:
     assert may_reach(render(values=on(prometheus=[])), "worker") == {}
 
 
+def test_only_the_release_s_workers_reach_the_links_of_gateways(render: Render) -> None:
+    chart = render("two-models")
+    sidecar = render("sidecar", values=on())
+
+    assert components(may_reach(chart, "gateway")["link"]) == ["worker", "worker-small"]
+    assert components(may_reach(sidecar, "gateway")["link"]) == ["engine-qwen"]
+
+
+def test_a_release_without_workers_opens_no_link(render: Render) -> None:
+    reach = may_reach(render(values={**on(), "worker": {"enabled": False}}), "gateway")
+
+    assert reach.keys() == {"http", "metrics"}
+
+
+def test_workers_reach_the_links_of_every_process_of_a_gateway(render: Render) -> None:
+    chart = render("redis-tls", values={"config": {"gateway": {"processes": 3}}})
+    _, rule, _ = chart.one("NetworkPolicy", "worker")["spec"]["egress"]
+    names = ["link", "link-1", "link-2"]
+    labels = chart.one("Deployment", "gateway")["spec"]["template"]["metadata"]["labels"]
+
+    assert [port["port"] for port in rule["ports"]] == names
+    assert rule["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert {*names} <= may_reach(chart, "gateway").keys()
+
+
 def test_of_an_engine_s_pod_only_the_lease_holders_metrics_are_reached(render: Render) -> None:
     assert may_reach(render("sidecar", values=on()), "engine-qwen").keys() == {"metrics", "metrics-1"}
 
 
 def test_the_release_s_own_store_is_reached_by_its_pods_alone(render: Render) -> None:
     chart = render("two-models")
-    peers = may_reach(chart, "valkey")["valkey"] or []
-    selectors = [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in peers]
 
-    assert selectors == ["gateway", "worker", "worker-small"]
+    assert components(may_reach(chart, "valkey")["valkey"]) == ["gateway", "worker", "worker-small"]
     assert chart.one("NetworkPolicy", "valkey")["spec"]["egress"] == []
 
 
@@ -91,11 +120,11 @@ def test_where_pods_connect_to_is_bounded_where_the_operator_lists_it(render: Re
 
     assert free["policyTypes"] == ["Ingress"]
     assert bounded["policyTypes"] == ["Ingress", "Egress"]
-    assert [[port["port"] for port in rule["ports"]] for rule in bounded["egress"]] == [[53, 53], [6380]]
+    assert [[port["port"] for port in rule["ports"]] for rule in bounded["egress"]] == [[53, 53], ["link"], [6380]]
 
 
 def test_dns_is_asked_of_the_cluster_s_servers_alone(render: Render) -> None:
-    dns, _ = render("redis-tls").one("NetworkPolicy", "worker")["spec"]["egress"]
+    dns, *_ = render("redis-tls").one("NetworkPolicy", "worker")["spec"]["egress"]
     mine = {"ipBlock": {"cidr": "169.254.20.10/32"}}
     given, _ = render("redis-tls", values={"networkPolicy": {"dns": [mine]}}).one("NetworkPolicy", "gateway")["spec"][
         "egress"
@@ -115,5 +144,5 @@ def test_pods_whose_connections_are_bounded_still_reach_the_release_s_own_store(
     labels = chart.one("StatefulSet", "valkey")["spec"]["template"]["metadata"]["labels"]
 
     for component in ("gateway", "worker", "worker-small"):
-        _, store = chart.one("NetworkPolicy", component)["spec"]["egress"]
+        _, store, *_ = chart.one("NetworkPolicy", component)["spec"]["egress"]
         assert store["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()

@@ -30,6 +30,11 @@ def test_the_notes_warn_where_files_stand_on_the_pods_own_disks(helm: Path) -> N
     assert "WARNING" not in bucket
 
 
+def test_the_notes_name_the_port_that_policies_of_others_must_allow(helm: Path) -> None:
+    assert "workers connect to the gateway pods at port 8100." in _notes(helm, "minimal")
+    assert "at port 8100" not in _notes(helm, "redis-tls")
+
+
 def test_the_notes_name_the_ingress_where_there_is_one(helm: Path) -> None:
     assert "URL=https://llm.example.com" in _notes(helm, "production")
 

@@ -48,7 +48,8 @@ def release(
 ) -> Iterator[Release]:
     config: dict[str, Any] = {name: free_port() for name in PORTS}
     config["worker"] = {"metrics_port": free_port(), "kv_memory": "64MiB", "host_kv_memory": "32MiB", "threads": 1}
-    chart = render("keda", values={"config": {**config, "model": "SmolLM2-135M-Instruct"}})
+    values = {"gateway": {"linkPort": free_port()}, "config": {**config, "model": "SmolLM2-135M-Instruct"}}
+    chart = render("keda", values=values)
     place, secrets = tmp_path_factory.mktemp("pods"), SECRETS | {("fairlane-store", "url"): emptied_valkey.url}
     (place / "worker/models").mkdir(parents=True)
     (place / "worker/models/models").symlink_to(models_dir)

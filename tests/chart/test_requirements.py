@@ -9,6 +9,7 @@ from tests.support.chart import RefusedError
 
 HOLDER = {"leaseHolder": {"image": {"repository": "registry.example.com/fairlane-lease-holder"}}}
 FOLDER = {"files": {"url": "file:///var/lib/fairlane/files"}}
+ISSUED = {"enabled": True, "issuerRef": {"name": "links"}}
 NO_TARGETS = {"latency": None, "throughput": None}
 
 
@@ -36,6 +37,22 @@ NO_TARGETS = {"latency": None, "throughput": None}
         (
             {"worker": {"autoscaling": {"enabled": True, "queuedTokens": NO_TARGETS, "running": NO_TARGETS}}},
             "worker.autoscaling needs a target: queuedTokens or running, of one lane at least",
+        ),
+        ({"config": {"gateway": {"link_host": "10.0.0.1"}}}, "config.gateway.link_host belongs to the chart"),
+        ({"config": {"gateway": {"link_port": 9999}}}, "config.gateway.link_port belongs to the chart"),
+        ({"config": {"link_tls": {"ca": "/ca.pem"}}}, "config.link_tls belongs to the chart"),
+        (
+            {"linkTls": {"existingSecret": "links", "certManager": ISSUED}},
+            "linkTls.existingSecret and linkTls.certManager.enabled exclude each other",
+        ),
+        ({"linkTls": {"certManager": {"enabled": True}}}, "linkTls.certManager.issuerRef.name is required"),
+        (
+            {"gateway": {"linkPort": 8000}, "config": {"gateway": {"processes": 2}}},
+            "gateway.linkPort: the gateway's processes listen for workers on 2 ports from 8000 on, one of which is",
+        ),
+        (
+            {"gateway": {"linkPort": 65535}, "config": {"gateway": {"processes": 2}}},
+            "gateway.linkPort: no 2 ports from 65535 on",
         ),
         (
             {"keda": {"source": "prometheus"}},
@@ -126,6 +143,9 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"gateway": {"replicas": "two"}}, "gateway/replicas"),
         ({"gateway": {"image": {"digest": "abc"}}}, "gateway/image/digest"),
         ({"gateway": {"service": {"type": "Magic"}}}, "gateway/service/type"),
+        ({"gateway": {"linkPort": 0}}, "gateway/linkPort"),
+        ({"linkTls": {"secretName": "links"}}, "linkTls"),
+        ({"linkTls": {"certManager": {"duration": "1 year"}}}, "linkTls/certManager/duration"),
         ({"worker": {"startSeconds": 0}}, "worker/startSeconds"),
         ({"config": {"port": 80}}, "config/port"),
         ({"config": {"gateway": {"grace_s": -1}}}, "config/gateway/grace_s"),

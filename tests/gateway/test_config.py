@@ -45,6 +45,12 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
     [
         ({}, "setting redis_url: a gateway needs a store"),
         ({"FAIRLANE_REDIS_URL": "http://x"}, "setting redis_url: must start with"),
+        ({**STORE, "FAIRLANE_GATEWAY__LINK_HOST": "0.0.0.0"}, "setting gateway.link_host: workers connect"),  # noqa: S104
+        ({**STORE, "FAIRLANE_GATEWAY__LINK_HOST": "::"}, "setting gateway.link_host: workers connect to this"),
+        (
+            {**STORE, "FAIRLANE_GATEWAY__LINK_PORT": "65534", "FAIRLANE_GATEWAY__PROCESSES": "3"},
+            "setting gateway.link_port: no 3 ports from 65534 on",
+        ),
         ({"FAIRLANE_REDIS_URL": "redis+sentinel://h"}, "setting redis_url: must be redis"),
         ({"FAIRLANE_REDIS_URL": "redis+sentinel://h:x/s"}, "setting redis_url: must name Sentinels as host:port"),
         ({"FAIRLANE_REDIS_URL": "redis+sentinel://h/s?x=1"}, "setting redis_url: must be redis"),

@@ -13,7 +13,7 @@ from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline import delivery
 from fairlane.gateway.pipeline.admission import AllOpenRequests
-from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.delivery import Dispatcher, QueueConnections
 from fairlane.gateway.pipeline.orphans import Orphans
 from fairlane.gateway.pipeline.queue_watch import IDLE_PER_ROUND, QueueWatch
 from fairlane.gateway.pipeline.recovery import Reaper
@@ -76,11 +76,11 @@ class IdleGateway:
     def _queue(self, name: str) -> RedisQueue:
         return RedisQueue(self._store, name, DEFAULT_LANES)
 
-    def _link(self, name: str) -> Link:
+    def _link(self, name: str) -> QueueConnections:
         async def close() -> None:
             """The store is the test's."""
 
-        return Link(calls=self._queue(name), reader=self._queue(name), close=close)
+        return QueueConnections(calls=self._queue(name), reader=self._queue(name), close=close)
 
 
 class _Connections:

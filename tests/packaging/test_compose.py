@@ -18,7 +18,7 @@ PROMETHEUS = yaml.safe_load((FOLDER / "prometheus/prometheus.yml").read_text())
 
 
 def compose(given: dict[str, str]) -> dict[str, Any]:
-    """The services with their variables filled in. Raises KeyError for one that is needed and not given."""
+    """Return the file with its variables filled in. Raises KeyError for one that is needed and not given."""
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "$$":
@@ -27,12 +27,12 @@ def compose(given: dict[str, str]) -> dict[str, Any]:
             raise KeyError(found["name"])
         return given.get(found["name"]) or found["rest"] or ""
 
-    document = yaml.safe_load(VARIABLE.sub(value, (FOLDER / "compose.yaml").read_text()))
-    services: dict[str, Any] = document["services"]
-    return services
+    document: dict[str, Any] = yaml.safe_load(VARIABLE.sub(value, (FOLDER / "compose.yaml").read_text()))
+    return document
 
 
-SERVICES = compose(GIVEN)
+DOCUMENT = compose(GIVEN)
+SERVICES: dict[str, Any] = DOCUMENT["services"]
 S = TypeVar("S", bound=SharedSettings)
 
 
@@ -63,6 +63,21 @@ def test_the_planes_are_apart_and_none_is_published_beyond_this_machine() -> Non
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
+def test_workers_and_gateways_share_the_folder_of_the_link_sockets() -> None:
+    folder = settings(GatewaySettings, "gateway").gateway.link_host
+    (volume,) = {
+        volume.split(":")[0]
+        for name in ("gateway", "worker")
+        for volume in SERVICES[name]["volumes"]
+        if volume.split(":")[1] == folder
+    }
+    options = DOCUMENT["volumes"][volume]["driver_opts"]["o"].split(",")
+
+    for image in ("gateway", "worker"):  # both run as the user to whom the folder belongs
+        assert "USER 10001:10001" in (FOLDER.parents[1] / image / "Dockerfile").read_text()
+    assert {"uid=10001", "gid=10001", "mode=0700"} <= {*options}
+
+
 def test_prometheus_scrapes_the_ports_that_the_processes_have() -> None:
     asked = {job["job_name"]: job["dns_sd_configs"][0] for job in PROMETHEUS["scrape_configs"]}
 
@@ -90,7 +105,7 @@ def test_our_containers_write_to_their_volumes_alone_and_hold_no_privilege(name:
 
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
-    assert [volume.split(":")[1] for volume in service["volumes"]] == ["/var/lib/fairlane"]
+    assert [volume.split(":")[1] for volume in service["volumes"]] == ["/var/lib/fairlane", "/run/fairlane"]
     assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
 
 

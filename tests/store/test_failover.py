@@ -16,7 +16,7 @@ from fairlane.quotas.scripts import Database
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Progress
 from fairlane.store import cluster as store_cluster
 from fairlane.store.connections import Connections, server
 from fairlane.store.errors import STORE_ERRORS
@@ -104,9 +104,9 @@ class Worker:
 
     async def refused(self, job_id: str) -> set[str]:
         """What the store no longer takes from it when it says that a job has ended."""
-        end = Publication(job_id, self._epochs[job_id], ends=Outcome.FINISHED)
-        publish = partial(self._queue.publish, "gw", "w1", [end], serial="1")
-        return await self._link.persist("publish", publish)
+        end = Progress(job_id, self._epochs[job_id], ends=Outcome.FINISHED)
+        report = partial(self._queue.report, "w1", [end], serial=self._queue.new_serial())
+        return await self._link.persist("report", report)
 
 
 def binary_with_tls() -> str:

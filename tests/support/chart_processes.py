@@ -19,8 +19,10 @@ from tests.support.chart import Chart
 
 READY_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
-HERE = ("PATH", "LANG", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")
+HERE = ("PATH", "PYTHONPATH", "LANG", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")
 """Of this process' variables."""
+
+POD_IP = {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
 @dataclass
@@ -58,7 +60,9 @@ def start(chart: Chart, component: str, place: Path, secrets: Mapping[tuple[str,
     """Start the container of a component. `secrets`: by the Secret's name and key."""
     container, environ = chart.container(component), {name: os.environ[name] for name in HERE if name in os.environ}
     for variable, value in chart.env(component).items():
-        if isinstance(value, dict):
+        if value == POD_IP:
+            environ[variable] = "127.0.0.1"
+        elif isinstance(value, dict):
             reference = value["secretKeyRef"]
             environ[variable] = secrets[reference["name"], reference["key"]]
         else:

@@ -44,7 +44,7 @@ NARROWER: Mapping[tuple[str, ...], Schema] = {
 """What the chart needs beyond a setting's type."""
 NEEDED: Mapping[tuple[str, ...], list[str]] = {
     (): ["host", "port", "metrics_port", "admin_port", "gateway", "worker"],
-    ("gateway",): ["grace_s"],
+    ("gateway",): ["grace_s", "processes"],
     ("worker",): ["drain_s", "metrics_port"],
 }
 """Settings by which templates compute."""
@@ -125,7 +125,9 @@ def _union(kinds: list[Schema]) -> Schema:
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> Schema:
-    return _given({"minimum": kind.ge, "maximum": kind.le, "exclusiveMinimum": kind.gt, "exclusiveMaximum": kind.lt})
+    limits = {"minimum": kind.ge, "maximum": kind.le, "exclusiveMinimum": kind.gt, "exclusiveMaximum": kind.lt}
+    # Python keeps one of two equal annotations: whether a bound is 1000 or 1000.0 depends on what was imported first.
+    return {name: int(limit) if limit == int(limit) else limit for name, limit in _given(limits).items()}
 
 
 def _given(limits: Mapping[str, object]) -> Schema:

@@ -8,7 +8,7 @@ SIGKILL, each when so many tokens have been told as its seed draws, and are star
 whose next token depends on all before it, so that one that is lost or comes twice shows in all that follow; or, with
 --vllm, vLLM itself in float32, whose answers are compared with those of undisturbed requests: where two tokens were
 less than 1e-3 apart it may go either way, which is counted and not compared. At the end each tenant's ledger is
-compared with what was published, token by token, and nothing may be reserved or open. Ends with 1 where anything is
+compared with what its clients received, and nothing may be reserved or open. Ends with 1 where anything is
 not as it must be.
 """
 
@@ -36,6 +36,8 @@ NEAR_TIE = 1e-3
 """Distance of two log-probabilities below which a greedy answer may go either way."""
 VLLM_WITHIN_S = 1_800.0
 """Within which a request must end before one that takes minutes to start where others take the processor too."""
+UNREPORTED = 32
+"""Output tokens of a request whose gateway and lease holder die together, since its last extension."""
 AMPLE = 10**8
 TENANTS = {Kind.PATIENT: "patient", Kind.LEAVER: "leaver", Kind.ONCE: "once"}
 
@@ -57,7 +59,6 @@ class Report(KillsReport[Case]):
 
     tokens: int = 0
     """Compared, each by request, choice and index."""
-    published: int = 0
     near_ties: int = 0
     """Answers that parted there, and were compared up to there."""
 
@@ -195,15 +196,11 @@ def _parted(told: Told, choice: int, undisturbed: References) -> tuple[int | Non
 async def _judge(
     world: EngineWorld, answers: Sequence[Told], case: Case, undisturbed: References, report: Report
 ) -> None:
-    """Ledgers, budgets and what the store has seen published."""
+    """Ledgers and budgets."""
     for kind, tenant in TENANTS.items():
         account = Account(tenant, AMPLE).follow(world.directory)
         charged = {booking: int(entry["output_tokens"]) for booking, entry in account.ledger.items()}
-        published = {booking: account.published_of(booking) for booking in charged}
         report.charged += sum(charged.values())
-        report.published += sum(published.values())
-        if kind is not Kind.PATIENT:  # a further try is charged what is new of it
-            report.expect(f"{tenant}: charged", charged, published)
         spent = sum(int(entry["prompt_tokens"]) for entry in account.ledger.values()) + sum(charged.values())
         report.expect(f"{tenant}: tokens of the month", account.spent, spent)
         report.expect(f"{tenant}: held", account.held, 0)
@@ -215,22 +212,12 @@ async def _judge(
             report.expect(f"{tenant}: charged", sum(charged.values()), delivered)
             prompts = sum(len(told.asked.prompt) for told in mine)
             report.expect(f"{tenant}: prompt tokens", usage["prompt_tokens"], prompts)
-        elif delivered > sum(charged.values()):
+        elif delivered > sum(charged.values()) + case.schedules * UNREPORTED:
             report.faults.append(f"{tenant}: {delivered} tokens delivered, {sum(charged.values())} charged")
-    if not world.vllm:
-        _judge_published(account, case, undisturbed, report)
     for log in sorted(world.directory.glob("*.log")):
         lines = log.read_text(errors="replace").splitlines()
         bad = [line for line in lines if "Traceback" in line or "failed:" in line] if "engine" not in log.name else []
         report.expect(f"{log.name}, bad lines", bad[:3], [])
-
-
-def _judge_published(account: Account, case: Case, undisturbed: References, report: Report) -> None:
-    """Each choice's tokens are those of a prompt, in order; a further try's are those behind what it went on from."""
-    answers = [tuple(continuation(prompt, case.max_tokens)) for prompt in undisturbed.prompts]
-    for name, ids in account.ids.items():
-        if not any(ids == told[at : at + len(ids)] for told in answers for at in range(len(told))):
-            report.faults.append(f"choice {name}: what was published is no part of an answer")
 
 
 def _delivered(told: Told) -> int:

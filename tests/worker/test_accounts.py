@@ -59,11 +59,11 @@ def run(measured: StepAccounts | None) -> tuple[dict[str, JobSteps], int]:
     while it.has_work:
         report = Report(2, 2, capacity, WorkerLoad(), (), it.step(now_ms), now_ms)
         reports.complete(report)
-        for publications in report.by_gateway.values():
-            for event in [event for each in publications for event in each.events if isinstance(event, Finished)]:
-                assert event.outcome is Outcome.FINISHED
-                assert event.steps is not None
-                steps[event.job_id] = event.steps
+        events = [event for each in report.publications for event in each.events]
+        for event in [event for event in events if isinstance(event, Finished)]:
+            assert event.outcome is Outcome.FINISHED
+            assert event.steps is not None
+            steps[event.job_id] = event.steps
         now_ms += 1.0
     return steps, runner.steps
 

@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.gateway.pipeline.admission import AllOpenRequests
-from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.delivery import Dispatcher, QueueConnections
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.support.gateway import one_request
@@ -70,10 +70,10 @@ async def test_a_job_whose_worker_died_after_it_was_called_goes_to_another(
         await listener.queue.take("dead", PLENTY)
         queue = NoReclaim(store, QUEUE, DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
         dispatcher = Dispatcher(
-            "other", lambda _: Link(queue, queue, no_close), AllOpenRequests(DEFAULT_LANES), kept_s=1.0
+            "other", lambda _: QueueConnections(queue, queue, no_close), AllOpenRequests(DEFAULT_LANES), kept_s=1.0
         )
 
-        put = await dispatcher.queue(QUEUE).put(job())
+        put = await dispatcher.queue(QUEUE).put(listener.registered(job()))
         assert put.called == "dead"
         asked_for = one_request.job("job")
         asked_for.queue = QUEUE

@@ -10,9 +10,8 @@ import pytest
 
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused, TokenDelta
-from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine_thread import Drop, EngineThread, WakeUpPipe
-from fairlane.worker.reports import LaneTokens, Report
+from fairlane.worker.reports import LaneTokens, Publication, Report
 from tests.support.worker.scripted import LIMIT_S, ScriptedRunner, engine, job, lease
 
 pytestmark = pytest.mark.anyio
@@ -41,11 +40,12 @@ class Desk:
 
     @property
     def said(self) -> list[Publication]:
-        return [each for report in self.reports for parts in report.by_gateway.values() for each in parts]
+        return [each for report in self.reports for each in report.publications]
 
     def tokens(self, job_id: str, epoch: int = 1) -> list[int]:
         publications = [each for each in self.said if (each.job_id, each.epoch) == (job_id, epoch)]
-        return [token for each in publications for run in each.tokens for token in run[2]]
+        deltas = [event for each in publications for event in each.events if isinstance(event, TokenDelta)]
+        return [token for delta in deltas for token in delta.token_ids]
 
     def ends(self) -> dict[str, Outcome]:
         return {each.job_id: each.ends for each in self.said if each.ends}
@@ -215,16 +215,6 @@ async def test_handing_back_names_what_is_left_after_all_that_was_said_of_it() -
         assert len(it.tokens("a")) == len(it.tokens("b")) >= 2
         assert it.reports[-1].jobs == 0
         assert it.reports[-1].load.blocks_free == 64
-
-
-async def test_a_held_engine_obeys_but_does_not_step() -> None:
-    async with desk() as it:
-        it.thread.hold(True)
-        it.thread.send(lease())
-        assert (await it.heard()).jobs == 1
-        assert it.runner.steps == 0
-        it.thread.hold(False)
-        await it.until(it.ends)
 
 
 async def test_a_step_counts_its_tokens_by_lane() -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from fairlane.common.log_lines import JsonLines
 from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome
-from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.job_log import JobLog
 from fairlane.worker.leases import NO_CAPACITY
-from fairlane.worker.reports import Report, WorkerLoad
+from fairlane.worker.reports import Publication, Report, WorkerLoad
 from tests.support.scheduler.queues import job
 
 TRACE_ID, PROMPT = "0af7651916cd43dd8448eb211c80319c", (77_001, 77_002)
@@ -28,8 +27,8 @@ def a_lease(job_id: str = "a") -> Lease:
 def ended(job_id: str, outcome: Outcome, error: str = "") -> Report:
     """A turn in which a job ends."""
     event = Finished(job_id=job_id, epoch=1, outcome=outcome, error=error)
-    publications = [Publication(job_id, 1, events=(event,), ends=outcome)]
-    return Report(applied=0, by_gateway={"g": publications}, capacity=NO_CAPACITY, jobs=0, load=WorkerLoad())
+    publications = [Publication(a_lease(job_id), (event,), ends=outcome)]
+    return Report(applied=0, publications=publications, capacity=NO_CAPACITY, jobs=0, load=WorkerLoad())
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlane.scheduler.planner.steps import Capacity, Yielding
-from fairlane.scheduler.protocol.messages import Cancel, Grant
+from fairlane.scheduler.protocol.messages import Cancel
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.reports import Report, WorkerLoad
 from tests.support.worker.scripted import lease
@@ -35,10 +35,10 @@ def test_a_job_that_has_come_again_is_not_let_go_for_its_former_life() -> None:
 
 def test_a_word_that_overtakes_the_answer_of_a_take_is_heard_behind_it() -> None:
     holdings = HeldLeases()
-    cancel, grant = Cancel(job_id="job"), Grant(job_id="job", granted_until=7)
-    assert not holdings.received(grant)
+    cancel = Cancel(job_id="job")
+    assert not holdings.received(Cancel(job_id="other"))
     assert not holdings.received(cancel)
-    assert holdings.took([lease()]) == [grant, cancel]
+    assert holdings.took([lease()]) == [cancel]
     assert holdings.received(cancel)
 
 
@@ -52,9 +52,9 @@ def test_a_word_about_what_the_take_did_not_bring_is_forgotten_with_it() -> None
 def test_a_word_about_a_job_that_is_taken_anew_is_heard_behind_it_again() -> None:
     holdings = HeldLeases()
     holdings.took([lease(epoch=1)])
-    grant = Grant(job_id="job", granted_until=7)
-    assert holdings.received(grant)
-    assert holdings.took([lease(epoch=3)]) == [grant]
+    cancel = Cancel(job_id="job")
+    assert holdings.received(cancel)
+    assert holdings.took([lease(epoch=3)]) == [cancel]
 
 
 def test_a_lease_that_is_no_newer_than_what_is_held_is_known() -> None:
@@ -72,7 +72,7 @@ def room_for(sequences: int, kv_tokens: int = 100) -> Capacity:
 
 
 def report(capacity: Capacity, applied: int = 0) -> Report:
-    return Report(applied=applied, by_gateway={}, capacity=capacity, jobs=0, load=WorkerLoad())
+    return Report(applied=applied, capacity=capacity, jobs=0, load=WorkerLoad())
 
 
 async def asks(room: Intake) -> Capacity | None:

@@ -16,10 +16,9 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
     WorkerStatus,
 )
-from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.reports import LaneTokens, Report, WorkerLoad, token_runs
+from fairlane.worker.reports import LaneTokens, Publication, Report, WorkerLoad
 from fairlane.worker.telemetry import Metrics
 from tests.support.worker.scripted import job
 
@@ -49,10 +48,10 @@ def report(
     output: int = 0,
     begun: dict[str, float] | None = None,
 ) -> Report:
-    said = Publication("job", epoch, events, token_runs(events))
+    said = Publication(lease(epoch), events)
     return Report(
         applied=1,
-        by_gateway={"gateway": [said]} if events else {},
+        publications=[said] if events else [],
         capacity=Capacity({}, {}),
         jobs=1,
         load=WorkerLoad(

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 UNCOMPUTABLE = "the model could not compute this input"
 Tokens = tuple[int, ...]
-# Placeholder for the token that the planner expects; it is never published.
+# Placeholder for the token that the planner expects; it is never sent.
 NO_TOKEN = 0
 
 

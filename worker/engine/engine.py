@@ -49,7 +49,7 @@ class StepRunner(ABC):
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A completed step: its plan, its result, and the events to publish."""
+    """A completed step: its plan, its result, and the events to send."""
 
     plan: StepPlan
     result: StepResult

@@ -13,5 +13,5 @@
 
 The planner of our own engine also decides which sequences run at the server, which sequences yield, and the limits
 of a step. A sequence with a row has a stream; one that is preempted, paused or forgotten has none. Tokens that the
-planner did not request are never published. Read `runner.py` first. No torch.
+planner did not request are never sent. Read `runner.py` first. No torch.
 """

@@ -28,7 +28,7 @@ class GenerationRequest(Redacted, frozen=True):
     grammar: str = ""
     # Number of last tokens in `token_ids` that the grammar starts with.
     begun: int = 0
-    # Tokens that the server must repeat before new ones; they are checked, but not published.
+    # Tokens that the server must repeat before new ones; they are checked, but not sent to the gateway.
     repeats: Sequence[int] = ()
 
 

@@ -27,7 +27,7 @@ from fairlane.scheduler.planner.steps import Capacity, StepResult
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Outcome, Sampling
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Progress
 
 RUNNING, TENANTS = 256, 1_000
 DECADES = (1_000, 10_000, 100_000)
@@ -116,10 +116,10 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
     async def take() -> None:
         leases.extend(await queue.take("worker", one))
 
-    async def publish() -> None:
+    async def report() -> None:
         lease = leases.pop()
-        ends = Publication(lease.job.job_id, lease.epoch, cost=100.0, ends=Outcome.FINISHED)
-        await queue.publish("gateway", "worker", [ends])
+        ends = Progress(lease.job.job_id, lease.epoch, cost=100.0, ends=Outcome.FINISHED)
+        await queue.report("worker", [ends])
 
     def some() -> str:
         return f"f{draws.randrange(jobs):07d}"
@@ -129,8 +129,7 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
         ("take", lambda _: take()),
         ("release", lambda _: queue.release("worker", [leases.pop().job.job_id])),
         ("take, of returned", lambda _: take()),
-        ("grant", lambda number: queue.grant(leases[number].job.job_id, 1_000)),
-        ("publish", lambda _: publish()),
+        ("report", lambda _: report()),
         ("renew", lambda _: queue.renew("worker", [lease.job.job_id for lease in leases])),
         ("cancel", lambda _: queue.cancel(some())),
         ("position", lambda _: queue.position(some())),

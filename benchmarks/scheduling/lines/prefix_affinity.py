@@ -7,7 +7,7 @@ its home does; or, for comparison, each conversation has one worker that is alwa
 
 import random
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import fmean
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ class PinnedQueue(LaneQueue):
         tenant_limit: int | None = None,
         waited_ms: int = 0,
         prefixes: bytes = b"",
-        generated: Sequence[Sequence[int]] = (),
+        generated: int = 0,
     ) -> Put:
         """As `LaneQueue`, with the worker that the conversation's number says."""
         put = super().put(now_ms, job)

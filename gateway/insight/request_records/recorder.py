@@ -147,7 +147,7 @@ class RequestRecorder:
         if record.state != "ended":
             record.state = "ended"
             record.total_ms = round((time.time() - record.arrived_s) * 1e3, 1)
-            record.message = "The gateway that served it was lost; its published tokens are charged."
+            record.message = "The gateway that served it was lost; the tokens that its workers reported are charged."
             record.time = record.time.until(record.total_ms)
             record.add(record.total_ms, "ended")
         await self._store.settle_lost(record.gateway or self.gateway_id, record)

@@ -33,7 +33,7 @@ class RequestFields(TypedDict):
     total_ms: Annotated[float | None, about("From its arrival to the end of its answer; null: it is running")]
     prompt_tokens: Annotated[int, about("Tokens of all its prompts")]
     cached_tokens: Annotated[int, about("Prompt tokens that were in a cache; 0 until it is settled")]
-    output_tokens: Annotated[int, about("Published tokens so far")]
+    output_tokens: Annotated[int, about("Tokens received so far")]
     worker: Annotated[str | None, about("The worker that ended it; null: none yet")]
     trace_id: Annotated[str | None, about("Id of its trace; null: not traced")]
 

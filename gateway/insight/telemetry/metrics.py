@@ -103,7 +103,12 @@ class Telemetry:
         self.records_dropped = self._total("request_records_dropped", "Number of requests that ended without a record.")
         self.ledger_exported = self._total("ledger_exported", "Number of entries of the ledger exported here.")
         self.ledger_lost = self._total("ledger_lost", "Number of entries of the ledger dropped before their export.")
-        self.wasted_tokens = self._total("wasted_tokens", "Number of tokens published here without being charged.")
+        self.wasted_tokens = self._total("wasted_tokens", "Number of tokens received here without being charged.")
+        self.links = self._gauge("links", "Number of open links from workers.")
+        self.links_refused = self._total(
+            "links_refused", "Number of workers' connections that proved no right to a link."
+        )
+        self.links_lost = self._total("links_lost", "Number of links that ended while they carried jobs.")
         build = self._gauge("build_info", "1, with the versions of Fairlane and Python as labels.", "version", "python")
         build.labels(VERSION, platform.python_version()).set(1)
 

@@ -133,4 +133,7 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
     {{- with include "fairlane.storeMount" .root }}
     {{- . | nindent 4 }}
     {{- end }}
+    {{- with include "fairlane.linkTlsMount" .root }}
+    {{- . | nindent 4 }}
+    {{- end }}
 {{- end }}

@@ -2,23 +2,9 @@
 
 -- name: orphan
 -- Handle a queue without workers. Called by RedisQueue.orphan, for gateways, after `reclaim`.
--- ARGV: clock, grace_ms (time without workers). Returns a value of scheduler.queue.types.QueuePresence, and 1 if it has to
---   be called again. Started latency jobs among the first PER_CALL returned ones end as unavailable; gateways move or end
---   the other latency jobs. All others keep waiting.
-local LATENCY = 'latency'
+-- ARGV: clock, grace_ms (time without workers). Returns a value of scheduler.queue.types.QueuePresence. Gateways move or
+--   end their latency jobs; all others keep waiting.
 local grace_ms = tonumber(ARGV[2])
-
-local function end_started()
-  local jobs, ended = call('ZRANGE', key('returned', LATENCY), 0, PER_CALL - 1), 0
-  for _, job_id in ipairs(jobs) do
-    local job = load(job_id)
-    if job and job.generated > 0 then
-      finish(job, 'unavailable')
-      ended = ended + 1
-    end
-  end
-  return ended > 0 and #jobs == PER_CALL
-end
 
 local function is_empty()
   for _, lane in ipairs(LANES) do
@@ -40,14 +26,12 @@ local function remove()
   call('DEL', unpack(gone)) -- at most about thirty: the kinds times the lanes
 end
 
-if call('EXISTS', key('pulse')) == 0 and is_empty() then return {'removed', 0} end -- a repeated call
-if not is_orphan(grace_ms) then return {'served', 0} end
-local is_more = LANE[LATENCY] and end_started()
-flush_shares()
-if not is_empty() then return {'orphaned', is_more and 1 or 0} end
-if not is_orphan(KEPT_MS) then return {'empty', 0} end
+if call('EXISTS', key('pulse')) == 0 and is_empty() then return 'removed' end -- a repeated call
+if not is_orphan(grace_ms) then return 'served' end
+if not is_empty() then return 'orphaned' end
+if not is_orphan(KEPT_MS) then return 'empty' end
 remove()
-return {'removed', 0}
+return 'removed'
 
 -- name: withdraw
 -- Remove a job without tokens from an orphaned queue, so that it can be put into another one; no event is published.
@@ -59,7 +43,5 @@ if job.state ~= 'queued' or job.generated > 0 or not is_orphan(tonumber(ARGV[3])
 unseat(job)
 release_claim(job)
 call('ZREM', key('jobs', job.gateway), job.job_id)
-local keys = {key('job', job.job_id)}
-for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end
-call('DEL', unpack(keys)) -- at most 1 + n
+drop(job)
 return 1

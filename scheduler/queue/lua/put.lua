@@ -1,9 +1,9 @@
 -- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by job_id; a refusal writes nothing.
 -- ARGV: clock, job_id, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
---   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
+--   arrival), body, weight, n, prompt, guaranteed, follows, whole (KV tokens that a choice can grow to),
 --   claim (us of all workers, 0: none), due time of the claim (ms from arrival), waited (ms in another queue),
 --   fingerprint of its prompt, expected work (us of all workers), ms per prompt token (0: not known), digests of its
---   prompt's prefixes, then, if it continues from an earlier run of the same request, the ids of each choice.
+--   prompt's prefixes, output tokens of an earlier run from which it continues.
 -- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed, preferred worker ('': none),
 --   the worker that was called for it ('': all were woken)},
 --   {'tenant', depth, retry_after_ms}, {'lane', depth, retry_after_ms}
@@ -33,35 +33,31 @@ if depth >= LANE[lane].max_queued then
   return {'lane', depth, drain(depth)}
 end
 
-local arrived = NOW - ARGV[20]
-local job = {job_id = job_id, lane = lane, tenant = tenant, queued = arrived, generated = 0, returned = 0,
+local arrived = NOW - ARGV[19]
+local job = {job_id = job_id, lane = lane, tenant = tenant, queued = arrived, generated = tonumber(ARGV[24]), returned = 0,
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
-  prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[16]), whole = tonumber(ARGV[17]),
-  claim = tonumber(ARGV[18]), bucket = 0}
+  prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[15]), whole = tonumber(ARGV[16]),
+  claim = tonumber(ARGV[17]), bucket = 0}
 if job.claim > 0 then
   local level, claim, bucket = LANE[lane].level, job.claim, nil
-  local is_ahead = lead_of(job, tonumber(ARGV[11])) > window_at(LANE[lane], tonumber(ARGV[23]))
-  if not is_ahead then bucket = book(level, arrived + ARGV[19], claim) end
+  local is_ahead = lead_of(job, tonumber(ARGV[11])) > window_at(LANE[lane], tonumber(ARGV[22]))
+  if not is_ahead then bucket = book(level, arrived + ARGV[18], claim) end
   job.guaranteed, job.claim, job.bucket = bucket and 1 or 0, bucket and claim or 0, bucket or 0
-  if not (bucket or is_ahead) and ARGV[20] == '0' then
+  if not (bucket or is_ahead) and ARGV[19] == '0' then
     local late = late_by(level, math.min(job.hard_first, job.hard_end), claim)
     if late > 0 then return {'late', late} end
   end
 end
-ask(lane, tonumber(ARGV[22]))
-for i = 25, #ARGV do
-  job.generated = job.generated + #ARGV[i] / 4
-  if ARGV[i] ~= '' then call('SET', key('ids', job_id, i - 25), ARGV[i]) end
-end
+ask(lane, tonumber(ARGV[21]))
 local preferred = ''
-if job.guaranteed == 0 and not is_short_of_room(lane) then preferred = find_preferred(ARGV[24]) end
+if job.guaranteed == 0 and not is_short_of_room(lane) then preferred = find_preferred(ARGV[23]) end
 local called = call_worker(job, preferred)
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
-  'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
-  'print', ARGV[21], 'home', preferred, 'called', called, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
+  'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
+  'print', ARGV[20], 'home', preferred, 'called', called, 'prefix', ARGV[23]:sub(-DIGEST_BYTES))
 call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)

@@ -2,13 +2,13 @@
 
 -- name: record
 -- The record of a job. Called by RedisQueue.record. ARGV: clock, job_id.
--- Returns {state, outcome, prompt tokens, worker, tenant, lane, gateway, cancelled, epoch, guaranteed, tokens of choice 0,
---   …}; false if it was never put, or was forgotten.
+-- Returns {state, outcome, prompt tokens, worker, tenant, lane, gateway, cancelled, epoch, guaranteed, output tokens};
+--   false if it was never put, or was forgotten.
 local job = load(ARGV[2])
 return job and describe(job) or false
 
 -- name: published
--- The published tokens of a job. Called by RedisQueue.published, for gateways. ARGV: clock, job_id.
+-- The output that workers have handed in for a job. Called by RedisQueue.published, for gateways. ARGV: clock, job_id.
 -- Returns {fingerprint of its prompt, packed ids of choice 0, of choice 1, …}; false if it is unknown.
 local job = load(ARGV[2], {'state', 'n'})
 if not job then return false end

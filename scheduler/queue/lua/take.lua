@@ -4,7 +4,7 @@
 --   for each lane in rank order: sequences and KV tokens that can be started; then for each lane what its own work would
 --   yield to others: jobs, exclusive bound of their prompt tokens (0: none), sequences, KV tokens, number and names of
 --   the tenants with started work, number and names of the tenants with waiting work.
--- Returns a list of {body, epoch, ms since arrival, granted_until, guaranteed, packed ids of choice 0, of choice 1, …};
+-- Returns a list of {body, epoch, ms since arrival, guaranteed, 1 if its gateway may have tokens of it};
 --   empty until `renew` has reported a loss of its jobs. A call with the serial of the worker's last is a repeat: it
 --   returns the leases of that call that the worker still has.
 local worker, serial, taken, TAKING = ARGV[2], ARGV[3], {}, {'body', unpack(FIELDS)} -- at most the FIELDS

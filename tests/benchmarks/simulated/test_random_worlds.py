@@ -52,6 +52,7 @@ class Ends(Watcher):
 @bounded
 @given(randoms)
 @example(Random(1727616))  # unequal workers, the last request fits one of them
+@example(Random(57))  # a worker dies, and its jobs continue elsewhere
 def test_every_request_ends_once_nothing_leaks_and_no_worker_idles_beside_what_it_could_run(rng: Random) -> None:
     slots, pool_tokens, count = rng.choice([2, 4, 16]), CONTEXT * rng.choice([1, 2, 6]), rng.choice([1, 2, 3])
     workers = [worker(rng, slots, pool_tokens, rng.choice([1, 4, 16]))]
@@ -66,6 +67,7 @@ def test_every_request_ends_once_nothing_leaks_and_no_worker_idles_beside_what_i
 
     assert ends.counts == Counter(one for one, record in records.items() if record.outcome is not Outcome.REJECTED)
     assert all(record.outcome in (Outcome.FINISHED, Outcome.EXPIRED, Outcome.REJECTED) for record in records.values())
+    assert all(record.tokens <= record.arrival.choices * record.arrival.output_tokens for record in records.values())
     for number, each in enumerate(workers):
         each.check_integrity()
         assert (deaths and number == 1) or (each.blocks_free, each.host_slots_free) == each.all_free

@@ -1,6 +1,7 @@
 """Deadlines: a stated one is hard, a lane's own only orders, and an unstated wait ends after the lane's longest."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,21 @@ async def test_an_unstated_wait_ends_with_the_lanes_longest(valkey_url: str) -> 
 
         answer = await served.post(CHAT, ASKED)
 
+        assert answer.status_code == 504
+
+
+async def test_a_job_whose_workers_cannot_reach_the_gateway_ends_with_the_lanes_longest_wait(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    lanes = LanesSettings(latency=LaneSettings(max_wait_s=0.3))
+    async with serving(settings(valkey_url, section={"link_host": str(tmp_path)}, lanes=lanes)) as served:
+        await served.tenant()
+        for socket in tmp_path.iterdir():  # noqa: ASYNC240 - local
+            socket.unlink()
+
+        answer = await served.post(CHAT, ASKED)
+
+        assert served.worker.seen
         assert answer.status_code == 504
 
 

@@ -1,21 +1,26 @@
-"""The dispatcher over a real queue: strays are cancelled, ended records go, lines open and close."""
+"""The dispatcher over a real queue: strays are refused, ended records go, lines open and close."""
 
 import asyncio
+import re
+import socket
 from collections.abc import AsyncIterator, Iterable
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.pipeline import delivery
 from fairlane.gateway.pipeline.admission import AllOpenRequests
-from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.delivery import Dispatcher, QueueConnections
 from fairlane.gateway.runtime import fleet as runtime_fleet
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
-from fairlane.scheduler.protocol.messages import Event, Finished, Job, Outcome, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, Job, Outcome
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import JobState, LaneFull, Put
 from fairlane.store.bounds import PER_CALL
+from tests.scheduler.links.test_links import dialling
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +68,7 @@ async def test_what_is_said_of_a_job_where_it_is_no_longer_is_not_heard(served: 
 
     served.resources.fleet.dispatcher.move(job, "tiny@elsewhere")
     served.worker.limit = 3
-    await until(lambda: served.worker.cancelled == [job.id])
+    await until(lambda: not served.worker.leases)
     heard = job.choices[0].published, job.finished
     running.cancel()
     await asyncio.wait({running})
@@ -85,11 +90,13 @@ async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
         ttft_ms=1_000.0,
         tpot_ms=100.0,
     )
+    stray = msgspec.structs.replace(stray, gateway_address=served.resources.fleet.dispatcher.address)
     await served.worker.queue.put(stray)
 
-    await until(lambda: served.worker.cancelled == ["stray"])
-    await forgotten(served, "stray")
-    assert served.resources.fleet.dispatcher.wasted_tokens == 2
+    async with asyncio.timeout(WAIT_S):
+        while (record := await served.worker.queue.record("stray")) is None or record.state is not JobState.ENDED:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.02)
+    assert (record.outcome, not served.worker.leases) == (Outcome.CANCELLED, True)
 
 
 async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +119,40 @@ async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatc
     assert await served.ledger() == []
     assert served.resources.fleet.dispatcher.wasted_tokens == 3
     assert b"fairlane_gateway_wasted_tokens_total 3.0" in served.resources.telemetry.exposition()
+
+
+async def test_links_are_counted_while_open_and_when_refused_or_lost(valkey_url: str, tmp_path: Path) -> None:
+    killed = tmp_path / f"{'g' * 8}-{'0' * 8}.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(killed))
+    async with serving(settings(valkey_url, section={"link_host": str(tmp_path)})) as served:
+        await served.tenant()
+        served.worker.limit = 2
+        fleet, telemetry = served.resources.fleet, served.resources.telemetry
+        asking = asyncio.create_task(served.post(CHAT, ASKED))
+        await until(lambda: [job.begun for job in fleet.dispatcher.jobs.values()] == [True])
+        assert (links_of(telemetry), killed.exists()) == ((1, 0, 0), False)
+
+        stranger = dialling(fleet.dispatcher.address, secret=b"x" * 32, gateway_id=fleet.dispatcher.gateway_id)
+        async with stranger:
+            await until(lambda: links_of(telemetry)[1] > 0)
+        (link,) = fleet._links.links
+        link.close()
+        await until(lambda: links_of(telemetry)[2] == 1)
+        served.worker.limit = None
+        assert (await asking).status_code == 200
+
+        (idle,) = fleet._links.links
+        idle.close()
+        await until(lambda: idle not in fleet._links.links)
+        assert links_of(telemetry)[2] == 1  # nothing was lost with it
+
+
+def links_of(telemetry: Telemetry) -> tuple[float, ...]:
+    """Return how many links are open, were refused and were lost."""
+    shown = telemetry.exposition().decode()
+    names = ("links", "links_refused_total", "links_lost_total")
+    return tuple(float(re.findall(rf"^fairlane_gateway_{name} (.+)$", shown, re.MULTILINE)[0]) for name in names)
 
 
 def booking_of(job: Job) -> str:
@@ -157,53 +198,39 @@ MANY = 10 * PER_CALL
 
 
 class BusyQueue:
-    """A queue with late news of as many jobs; notes the calls of each round, which begins with `reclaim`."""
+    """A queue without events, which notes how many records each call forgets."""
 
     def __init__(self) -> None:
-        self.rounds: list[list[tuple[str, int]]] = []
-        self.cancelled: list[str] = []
-        self.news: list[Event] = []
-        for number in range(MANY):
-            stray = f"stray{number}"
-            self.news.append(TokenDelta(job_id=stray, epoch=1, choice=0, first_index=0, token_ids=(1,)))
-            self.news.append(Finished(job_id=f"ended{number}", epoch=1, outcome=Outcome.FINISHED))
+        self.forgotten: list[int] = []
         self.done = asyncio.Event()
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
-        if last_id == "1-0":
-            await asyncio.Event().wait()
-        return "1-0", self.news
+        await asyncio.Event().wait()
+        return last_id, []
 
     async def reclaim(self) -> int:
-        self.rounds.append([])
-        if len(set(self.cancelled)) == MANY:
-            self.done.set()
         return 0
 
-    async def cancel(self, job_id: str) -> Any:
-        """A worker that does not answer holds every other one."""
-        self.rounds[-1].append(("cancel", 1))
-        self.cancelled.append(job_id)
-        return SimpleNamespace(state=JobState.LEASED if int(job_id[5:]) % 2 else JobState.ENDED)
-
     async def forget(self, job_ids: Iterable[str]) -> None:
-        self.rounds[-1].append(("forget", len(list(job_ids))))
+        self.forgotten.append(len(list(job_ids)))
+        if sum(self.forgotten) == MANY:
+            self.done.set()
 
 
-async def test_strays_and_ended_jobs_of_an_outage_go_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ended_jobs_of_an_outage_go_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "TEND_EVERY_S", 0.0)
     queue: Any = BusyQueue()
 
     async def close() -> None:
         """Nothing is open."""
 
-    link = Link(calls=queue, reader=queue, close=close)
+    link = QueueConnections(calls=queue, reader=queue, close=close)
     dispatcher = Dispatcher("gw", lambda _: link, AllOpenRequests(DEFAULT_LANES), kept_s=0.0)
     dispatcher.queue("model@1")
+    for number in range(MANY):
+        dispatcher.forget("model@1", f"ended{number}")
     async with asyncio.timeout(10):
         await queue.done.wait()
     await dispatcher.aclose()
 
-    forgotten = [count for calls in queue.rounds for name, count in calls if name == "forget"]
-    assert max(sum(name == "cancel" for name, _ in calls) for calls in queue.rounds) == PER_CALL
-    assert (sum(forgotten), max(forgotten)) == (MANY, PER_CALL)
+    assert max(queue.forgotten) == PER_CALL

@@ -1,4 +1,5 @@
-"""Jobs that a store has lost, or whose end was: their clients hear of it, and pay for what was published."""
+"""Jobs that the store has lost, or whose end was lost: they run on, or their clients get an error and pay for what
+came."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,8 +9,7 @@ import pytest
 
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.scheduler.queue.keys import prefix
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Progress
 from tests.support.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -37,61 +37,64 @@ async def look(served: Served, times: int) -> None:
         await served.resources.requests.lost_jobs.look()
 
 
-async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
-    running, job_id = await begun(served)
+async def lost_record(served: Served, job_id: str) -> None:
+    """What a store that failed over no longer knows."""
     lost = [key async for key in served.store.scan_iter(f"*{job_id}*") if not key.startswith(b"fl:quota:")]
-
     await served.store.delete(*lost)
-    await look(served, times=3)
-    answer = await running
-    await served.landed()
-
-    assert error_of(answer) == (500, "internal_error")
-    assert [output for _, _, output in await served.ledger()] == [2]
 
 
-async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_its_record_has_is_charged(served: Served) -> None:
+async def test_a_job_that_the_queue_lost_runs_on_over_its_link(served: Served) -> None:
     running, job_id = await begun(served)
-    lease = served.worker.leases.pop(job_id)
 
-    unsaid = Publication(job_id, lease.epoch, (), ends=Outcome.FINISHED)
-    assert await served.worker.queue.publish(lease.job.gateway_id, "hand", [unsaid]) == set()
+    await lost_record(served, job_id)
     await look(served, times=3)
-    answer = await running
-    await served.landed()
-
-    assert error_of(answer) == (500, "internal_error")
-    assert [output for _, _, output in await served.ledger()] == [2]
-
-
-async def test_a_token_that_the_store_lost_is_made_again_and_neither_heard_nor_charged_twice(served: Served) -> None:
-    """A store that is killed may forget the last it answered, though a gateway has read it."""
-    running, job_id = await begun(served)
-    keys = prefix(served.worker.queue.name)
-
-    made = await served.store.getrange(f"{keys}ids:{job_id}:0", 0, 3)
-    await served.store.set(f"{keys}ids:{job_id}:0", made)
-    await served.store.hset(f"{keys}job:{job_id}", "generated", 1)
     served.worker.limit = None
     answer, undisturbed = await running, await served.post(CHAT, ASKED)
     await served.landed()
 
     assert answer.json()["choices"] == undisturbed.json()["choices"]
-    assert [lease.generated for lease in served.worker.seen] == [((),), ((served.worker.script[0],),), ((),)]
     charged, expected = await served.ledger()
     assert charged == expected
 
 
-async def test_an_engine_that_draws_anew_goes_on_from_the_tokens_that_the_client_has(served: Served) -> None:
-    """A remote engine at temperature > 0, after its store failed over and lost the last token it had acknowledged."""
+async def test_a_job_that_queue_and_worker_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
     running, job_id = await begun(served)
-    keys, sent = prefix(served.worker.queue.name), served.worker.script[:2]
-    made = await served.store.getrange(f"{keys}ids:{job_id}:0", 0, 3)
-    await served.store.set(f"{keys}ids:{job_id}:0", made)
-    await served.store.hset(f"{keys}job:{job_id}", "generated", 1)
+
+    served.worker.taking = False
+    await served.worker.outlet.aclose()
+    await lost_record(served, job_id)
+    await look(served, times=3)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (500, "internal_error")
+    assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_a_job_whose_end_was_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
+    running, job_id = await begun(served)
+    lease = served.worker.leases.pop(job_id)
+
+    await served.worker.outlet.aclose()
+    ended = Progress(job_id, lease.epoch, 5, ends=Outcome.FINISHED)
+    assert await served.worker.queue.report("hand", [ended]) == set()
+    await look(served, times=3)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (500, "internal_error")
+    assert [output for _, _, output in await served.ledger()] == [2]
+
+
+async def test_an_engine_that_draws_anew_goes_on_from_the_tokens_that_the_client_has(served: Served) -> None:
+    """A remote engine at temperature > 0, to which the job comes back."""
+    running, job_id = await begun(served)
+    sent = served.worker.script[:2]
 
     served.worker.say("Madrid is where Spain is ruled from.")
     served.worker.limit = None
+    served.worker.leases.pop(job_id)
+    served.worker.outlet.give_back([job_id])
     answer = await running
     await served.landed()
 

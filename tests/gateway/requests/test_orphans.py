@@ -15,12 +15,12 @@ import pytest
 
 from fairlane.gateway import fleet as fleet_cache
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
-from fairlane.scheduler.protocol.messages import Job, Lease, ModelCard, Outcome, TokenDelta
+from fairlane.scheduler.protocol.messages import Job, ModelCard, Outcome
 from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from fairlane.scheduler.queue.keys import prefix
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Progress
 from tests.support.gateway.cards import byte_level_card, metaspace_card
 from tests.support.gateway.hand_worker import HandWorker
 from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, gateway, settings, until
@@ -245,14 +245,9 @@ async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     )
     await queue.put(job)
     [lease] = await queue.take("w", PLENTY)
-    assert await queue.publish("dead", "w", [_chunk(lease, Outcome.FINISHED if ends else None)]) == set()
+    said = Progress(lease.job.job_id, lease.epoch, 2, ends=Outcome.FINISHED if ends else None)
+    assert await queue.report("w", [said]) == set()
     return f"{prefix(name)}job:{job_id}"
-
-
-def _chunk(lease: Lease, ends: Outcome | None) -> Publication:
-    job_id, epoch = lease.job.job_id, lease.epoch
-    delta = TokenDelta(job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(8, 9))
-    return Publication(job_id, epoch, (delta,), ((0, 0, (8, 9)),), ends=ends)
 
 
 @pytest.mark.parametrize(("ends", "outcome"), [(True, "finished"), (False, "cancelled")])
@@ -285,6 +280,6 @@ async def test_what_other_weights_published_is_not_gone_on_from_and_is_credited(
 
     assert error_of(ended) == (503, "unavailable")
     assert again.status_code == 200
-    assert [lease.generated for lease in new.seen] == [((),)]
+    assert [lease.generated for lease in new.seen] == [()]
     limit = (await rollout.served.limits())["tokens_per_day"]
     assert (limit.used, limit.reserved) == (again.json()["usage"]["total_tokens"], 0)

@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
-import redis
 
 from fairlane.gateway.pipeline import grants as grants
 from fairlane.quotas import keyspace
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Extension, Need
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.support.quotas.house import forget_minute
@@ -209,39 +207,6 @@ async def test_a_spent_day_is_told_once(served: Served, monkeypatch: pytest.Monk
 
     assert answer["usage"]["total_tokens"] == 30
     assert answers.count(True) == 1
-
-
-async def test_what_cannot_be_told_to_a_worker_is_not_asked_for_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grants, grant = iter(range(6)), RedisQueue.grant
-
-    async def fails(queue: RedisQueue, job_id: str, granted_until: int) -> bool:
-        if next(grants, None) is not None:
-            held.append((await used(served, "tokens_per_day"))[1])
-            raise redis.ConnectionError("away")
-        return await grant(queue, job_id, granted_until)
-
-    held: list[int] = []
-    monkeypatch.setattr(RedisQueue, "grant", fails)
-    await served.tenant(limits={"tokens_per_day": 1_000})
-
-    answer = (await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 300})).json()
-
-    assert answer["usage"]["completion_tokens"] == 300
-    assert len(set(held)) == 1
-    assert await used(served, "tokens_per_day") == (301, 0)
-
-
-async def test_a_worker_that_cannot_be_told_ends_the_request_with_an_error(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fails(queue: RedisQueue, job_id: str, granted_until: int) -> bool:
-        raise redis.ConnectionError("away")
-
-    monkeypatch.setattr(grants, "MAX_PAUSE_S", 0.3)
-    monkeypatch.setattr(RedisQueue, "grant", fails)
-    await assert_ended_unavailable(served)
 
 
 async def assert_ended_unavailable(served: Served) -> None:

@@ -74,12 +74,12 @@ async def test_a_running_orphan_is_cancelled_and_charged_what_was_published(serv
     assert len(served.worker.cancelled) == 1
 
 
-async def test_a_finished_orphan_is_charged_as_finished(served: Served) -> None:
+async def test_an_orphan_that_nobody_received_is_charged_what_was_generated(served: Served) -> None:
     await orphan(served)
 
     await reaped(served)
 
-    assert await served.ledger() == [("finished", len(PROMPT), 50)]
+    assert await served.ledger() == [("cancelled", len(PROMPT), 50)]
 
 
 async def test_an_orphan_of_several_prompts_is_settled_once_for_all_that_were_put(served: Served) -> None:

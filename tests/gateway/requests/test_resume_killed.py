@@ -52,8 +52,8 @@ async def one_killed(url: str, tokens: int | None, asked: dict[str, Any]) -> Asy
 
 
 async def lift(served: Served) -> None:
-    """What the killed gateway asked for comes to no more before its request is sent again."""
-    await until(lambda: served.worker.limit is None or bool(served.worker.cancelled))
+    """Let the worker go on once it no longer has the killed gateway's job."""
+    await until(lambda: served.worker.limit is None or not served.worker.leases)
     served.worker.limit = None
 
 

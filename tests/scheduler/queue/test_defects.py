@@ -9,7 +9,17 @@ import redis.asyncio
 
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Outcome
-from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, room, stay_alive, take_one, tokens
+from tests.support.scheduler.queues import (
+    LEASE_MS,
+    PLENTY,
+    Clock,
+    StoredQueue,
+    job,
+    progress,
+    room,
+    stay_alive,
+    take_one,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -82,8 +92,8 @@ async def test_a10_two_gateways_share_one_order_that_is_fair_by_tokens_not_by_re
         lease = await take_one(one)
         cost = len(lease.job.prompt) + JOB
         had[lease.job.tenant] += int(cost)
-        end = tokens(lease, cost=cost, ends=Outcome.FINISHED)
-        await one.publish(lease.job.gateway_id, "w1", [end])
+        end = progress(lease, cost=cost, ends=Outcome.FINISHED)
+        await one.report("w1", [end])
 
     assert abs(had["small"] - had["large"]) <= 1_000 + 100  # one job, and the window within which urgency decides
     assert had["large"] >= 3_000
@@ -97,13 +107,13 @@ async def test_a16_jobs_that_are_left_in_every_state_leave_no_place_and_no_debt(
         await queue.put(job(job_id, "eve", gateway_id="dead" if job_id == "orphaned" else "gw"))
     leases = {lease.job.job_id: lease for lease in await queue.take("w1", PLENTY)}
     await queue.release("w1", ["released"])
-    await queue.publish("gw", "w1", [tokens(leases["begun"], 5, cost=JOB)])
+    await queue.report("w1", [progress(leases["begun"], 1, cost=JOB)])
     await queue.put(job("queued", "eve"))
 
     for job_id in ("queued", "taken", "released", "begun"):
         await queue.cancel(job_id)
-    ends = [tokens(leases[job_id], ends=Outcome.CANCELLED) for job_id in ("taken", "begun")]
-    await queue.publish("gw", "w1", ends)
+    ends = [progress(leases[job_id], ends=Outcome.CANCELLED) for job_id in ("taken", "begun")]
+    await queue.report("w1", ends)
     await stay_alive(queue, clock, 8 * LEASE_MS)  # neither the worker nor the other gateway says that it lives
     await queue.cancel("lost")
     await queue.forget(states)

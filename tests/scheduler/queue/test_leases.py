@@ -5,7 +5,7 @@ import pytest
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Finished, Outcome
 from fairlane.scheduler.queue.types import MAX_LOSSES, SUSPECT_LOSSES, JobState
-from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, room, stay_alive, take_one, taken, tokens
+from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, progress, room, stay_alive, take_one, taken
 
 pytestmark = pytest.mark.anyio
 
@@ -30,13 +30,13 @@ async def test_every_taking_has_a_higher_epoch(queue: Queue) -> None:
 async def test_a_dead_workers_jobs_go_on_elsewhere_with_what_they_have(queue: Queue, clock: Clock) -> None:
     await queue.put(job("a", n=2))
     [lease] = await queue.take("w1", room(latency=2))
-    await queue.publish("gw", "w1", [tokens(lease, 7, 8), tokens(lease, 9, choice=1)])
+    await queue.report("w1", [progress(lease, 3)])
 
     assert await kill(queue, clock, "w2") == 1
 
     [taken_up] = await queue.take("w2", room(latency=2))
     assert taken_up.job == lease.job
-    assert taken_up.generated == ((7, 8), (9,))
+    assert (lease.started, taken_up.started) == (False, True)  # its gateway has the tokens
     assert taken_up.epoch > lease.epoch
 
 
@@ -170,7 +170,7 @@ async def test_the_poisoned_one_fails_alone(queue: Queue, clock: Clock) -> None:
         if any(lease.job.job_id == "poison" for lease in leases):
             await kill(queue, clock)
         else:
-            await queue.publish("gw", worker, [tokens(lease, ends=Outcome.FINISHED) for lease in leases])
+            await queue.report(worker, [progress(lease, ends=Outcome.FINISHED) for lease in leases])
     for job_id in job_ids:
         record = await queue.record(job_id)
         outcomes[job_id] = record.outcome if record else None
@@ -295,4 +295,4 @@ async def test_who_lives_keeps_its_jobs_when_the_clock_steps_back(queue: Queue, 
     clock.advance(-HOUR_MS)
 
     assert await stay_alive(queue, clock, 5 * LEASE_MS, "w1") == 0
-    assert await queue.publish("gw", "w1", [tokens(lease, 7)]) == set()
+    assert await queue.report("w1", [progress(lease, 1)]) == set()

@@ -20,12 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Event, Finished, Lease, Outcome, Paused, TokenDelta
+from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue import take_order as lane_order
 from fairlane.scheduler.queue import take_order as lane_places
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
-from fairlane.scheduler.queue.types import JobState, Publication, Put, QueueError
+from fairlane.scheduler.queue.types import JobRecord, JobState, Progress, Put, QueueError
 from fairlane.store import bounds
 from tests.support.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
 
@@ -71,8 +71,11 @@ class Twins(RuleBasedStateMachine):
         self.followers: set[str] = set()
         self.leases: list[Lease] = []
         self.epochs: dict[str, int] = defaultdict(int)
+        self.reports: list[tuple[str, list[Progress], str]] = []
+        # Ends that the gateway learns from the worker, and all others.
+        self.ended_by_worker: set[str] = set()
         self.ends: Counter[str] = Counter()
-        self.serial = 0
+        self.generated: Counter[str] = Counter()
 
     async def _empty(self) -> None:
         await self.store.flushall()
@@ -123,7 +126,6 @@ class Twins(RuleBasedStateMachine):
             work_ms=rng.choice([0.0, 30.0, 333.3, 5_000.0]),
             token_ms=rng.choice([0.0, 0.3, 20.0]),
             follows=rng.random() < 0.2,
-            granted_until=10,
             prompt_print=rng.choice(["", "print"]),
             ttft_ms=rng.choice([1.0, 300.0, 1_000.5, 5_000.0]),
             hard_ttft_ms=rng.choice([None, None, None, 2_000.0]),
@@ -131,7 +133,7 @@ class Twins(RuleBasedStateMachine):
         )
         limit = rng.choice([None, None, 0, 3, 6])
         waited_ms = rng.choice([0, 0, 0, 300, 7_000])
-        generated = [tuple(range(rng.choice([0, 1, 40]))) for _ in range(sent.n)] if rng.random() < 0.2 else ()
+        generated = rng.choice([0, 0, 0, 0, 1, 40])
         first, more = rng.choice(BEGINNINGS), rng.choice(BEGINNINGS)
         prefixes = rng.choice([b"", first, first + more])
         answer = self.both(
@@ -164,23 +166,35 @@ class Twins(RuleBasedStateMachine):
         self.leases += leases
 
     @rule(rng=randoms)
-    def publish(self, rng: Random) -> None:
-        """Mostly what the holder of a lease would say next; sometimes late, early, by another, twice."""
+    def report(self, rng: Random) -> None:
+        """Mostly what the holder of some leases would report next; sometimes late, for another worker, or again."""
         if not self.leases:
             return
-        lease = rng.choice(self.leases[-8:])
-        job_id = lease.job.job_id
-        record = self.both(lambda queue: queue.record(job_id))
-        known = rng.random() < 0.8 and record is not None
-        holder = record.worker_id if known else rng.choice(WORKERS)
-        choice = rng.randrange(lease.job.n)
-        first = max(0, (record.generated[choice] if record else 0) + rng.choice([0, 0, 0, 0, 0, -1, 1]))
-        item = _step(lease, choice, first, rng)
-        items = [item, Publication("ghost", 1, (Paused(job_id="ghost", choice=0),))][: rng.randint(1, 2)]
-        self.serial += 1
+        if self.reports and rng.random() < 0.2:
+            self._report(*rng.choice(self.reports))
+            return
+        leases = rng.sample(self.leases[-8:], min(len(self.leases), rng.choice([1, 1, 2, 5])))
+        records = {lease.job.job_id: self._known(lease.job.job_id) for lease in leases}
+        holder = rng.choice([record.worker_id for record in records.values() if record is not None] or WORKERS)
+        items = [_progress(lease, records[lease.job.job_id], rng) for lease in leases]
+        items += [Progress("ghost", 1, 7, 7.0)] if rng.random() < 0.2 else []
+        serial = str(next(self.numbers))
+        worker = holder if holder and rng.random() < 0.9 else rng.choice(WORKERS)
         for _ in range(rng.choice([1, 1, 2])):
-            serial = str(self.serial if rng.random() < 0.8 else self.serial - 1)
-            self.both(lambda queue: queue.publish(lease.job.gateway_id, holder, items, serial=serial))  # noqa: B023
+            self._report(worker, items, serial)
+        self.reports = [*self.reports[-3:], (worker, items, serial)]
+
+    def _report(self, worker: str, items: list[Progress], serial: str) -> None:
+        names = [item.job_id for item in items]
+        before = {name for name in names if (record := self._known(name)) and record.state is JobState.LEASED}
+        refused = self.both(lambda queue: queue.report(worker, items, serial=serial))
+        after = {name for name in before if (record := self._known(name)) and record.state is JobState.ENDED}
+        assert refused <= set(names)
+        assert after <= {item.job_id for item in items if item.ends}
+        self.ended_by_worker |= after
+
+    def _known(self, job_id: str) -> JobRecord | None:
+        return self._run(self.memory.record(job_id))
 
     @rule(rng=randoms)
     def renew(self, rng: Random) -> None:
@@ -206,12 +220,6 @@ class Twins(RuleBasedStateMachine):
     def cancel(self, rng: Random) -> None:
         for job_id in self.some_jobs(rng)[:1]:
             self.both(lambda queue: queue.cancel(job_id))  # noqa: B023
-
-    @rule(rng=randoms)
-    def grant(self, rng: Random) -> None:
-        until = rng.randint(5, 20)
-        for job_id in self.some_jobs(rng):
-            self.both(lambda queue: queue.grant(job_id, until))  # noqa: B023
 
     @rule(rng=randoms)
     def exchange_reports(self, rng: Random) -> None:
@@ -264,7 +272,7 @@ class Twins(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 2**32 - 1))
     def burst(self, seed: int) -> None:
         rng = Random(seed)
-        often = [self.put] * 8 + [self.take] * 5 + [self.publish] * 5 + [self.live_on] * 2
+        often = [self.put] * 8 + [self.take] * 5 + [self.report] * 5 + [self.live_on] * 2
         for _ in range(30):
             seldom = [
                 self.renew,
@@ -272,7 +280,6 @@ class Twins(RuleBasedStateMachine):
                 self.retire,
                 self.rouse,
                 self.cancel,
-                self.grant,
                 self.exchange_reports,
                 self.forget,
                 self.orphan,
@@ -284,36 +291,40 @@ class Twins(RuleBasedStateMachine):
         """All that can be read is the same, a job has one place, and one end."""
         for gateway in GATEWAYS:
             for event in self.both(lambda queue: queue.events(gateway)):  # noqa: B023
-                self.ends[event.job_id] += isinstance(event, Finished)
+                self.ends[event.job_id] += 1
         for worker in WORKERS:
             self.both(lambda queue: queue.controls(worker))  # noqa: B023
             self.both(lambda queue: queue.wake(worker))  # noqa: B023
         waiting: set[str] = set()
         for job_id in self.job_ids:
-            record, published, position = self.both(
+            record, _, position = self.both(
                 lambda queue: asyncio.gather(
                     queue.record(job_id),  # noqa: B023
                     queue.published(job_id),  # noqa: B023
                     queue.position(job_id),  # noqa: B023
                 )
             )
-            assert tuple(map(len, published.token_ids)) == record.generated
+            assert record.generated >= self.generated[job_id]
+            self.generated[job_id] = record.generated
             assert (position is not None) == (record.state is JobState.QUEUED)
-            assert self.ends[job_id] == (record.state is JobState.ENDED)
+            assert self.ends[job_id] + (job_id in self.ended_by_worker) == (record.state is JobState.ENDED)
             waiting |= {job_id} if position is not None else set()
         requests = sum(self.both(lambda queue: queue.waiting(tenant)) for tenant in TENANTS)  # noqa: B023
         assert len(waiting - self.followers) == requests
         assert len(waiting) == sum(depth.queued for depth in self.both(lambda queue: queue.depths()).values())
 
 
-def _step(lease: Lease, choice: int, first: int, rng: Random) -> Publication:
-    job_id, epoch = lease.job.job_id, lease.epoch
-    ids = tuple(range(first, first + rng.randint(0, 2)))
-    end = rng.choice([None, None, None, Outcome.FINISHED, Outcome.CANCELLED])
-    events: list[Event] = [TokenDelta(job_id=job_id, epoch=epoch, choice=choice, first_index=first, token_ids=ids)]
-    events += [Finished(job_id=job_id, epoch=epoch, outcome=end)] if end else []
-    cost = rng.choice([0.0, 2.0, 0.1, 500.3, 3_000.0])
-    return Publication(job_id, epoch, tuple(events), ((choice, first, ids),), cost, end)
+def _progress(lease: Lease, record: JobRecord | None, rng: Random) -> Progress:
+    known = record.generated if record else 0
+    keeps = rng.random() < 0.3
+    return Progress(
+        job_id=lease.job.job_id,
+        epoch=lease.epoch + rng.choice([0] * 14 + [-1, 1]),
+        generated=max(0, known + rng.choice([0, 1, 2, 30, -1])),
+        cost=rng.choice([0.0, 2.0, 0.1, 500.3, 3_000.0]),
+        ends=rng.choice([None, None, None, Outcome.FINISHED, Outcome.CANCELLED]),
+        token_ids=tuple([tuple(range(rng.choice([0, 1, 5]))) for _ in range(lease.job.n)]) if keeps else (),
+    )
 
 
 @pytest.mark.parametrize("server", ["valkey", "redis_server"])

@@ -7,7 +7,7 @@ import pytest
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
-from tests.support.scheduler.queues import Clock, Queue, job, room, tokens
+from tests.support.scheduler.queues import Clock, Queue, job, progress, room
 
 LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ async def held_by(queue: Queue, tenant: str, *, cost: float) -> list[Lease]:
     """A job of this tenant runs on w1, of which so much was computed; nothing waits."""
     await queue.put(job(f"{tenant}-held", tenant))
     leases = await queue.take("w1", room(latency=1))
-    await queue.publish("gw", "w1", [tokens(leases[0], 5, cost=cost)])
+    await queue.report("w1", [progress(leases[0], 1, cost=cost)])
     return leases
 
 
@@ -51,7 +51,7 @@ async def test_nothing_is_yielded_to_who_was_served_more_than_all_there(queue: Q
     leases = await queue.take("w1", room(latency=2))
     costs = {"heavy": 5_000.0, "crowd": 200.0}
     await queue.put(job("third", "third"))  # somebody waits: the lane is not level
-    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
+    await queue.report("w1", [progress(lease, 1, cost=costs[lease.job.tenant]) for lease in leases])
     await queue.put(job("heavy-2", "heavy"))
 
     assert [lease.job.job_id for lease in await queue.take("w2", full("crowd"))] == ["third"]
@@ -66,14 +66,14 @@ async def test_who_was_served_since_the_crowd_was_charged_is_within_the_window_s
         await queue.put(job(f"new-{number}", "new"))
         (lease,) = await queue.take("w1", full("crowd"))
         assert lease.job.tenant == "new"
-        await queue.publish("gw", "w1", [tokens(lease, 5, cost=50.0, ends=Outcome.FINISHED)])
+        await queue.report("w1", [progress(lease, 1, cost=50.0, ends=Outcome.FINISHED)])
 
 
 async def test_who_asked_for_less_while_nobody_waited_is_in_no_credit_for_it(queue: Queue) -> None:
     await held_by(queue, "gone", cost=100_000.0)
     await queue.put(job("quiet-held", "quiet"))  # starts level with who has gone
     quiet = await queue.take("w1", room(latency=1))
-    await queue.publish("gw", "w1", [tokens(quiet[0], 5, cost=200.0)])
+    await queue.report("w1", [progress(quiet[0], 1, cost=200.0)])
     await queue.put(job("gone-2", "gone"))
     await queue.take("w2", room(latency=1))
     await queue.put(job("new-1", "new"))
@@ -105,7 +105,7 @@ async def test_jobs_of_who_was_served_most_that_wait_there_keep_nobody_from_bein
     leases = await queue.take("w1", room(latency=3))
     await queue.put(job("third", "third"))  # somebody waits: the lane is not level
     costs = {"crowd": 9_000.0, "late": 200.0, "later": 100.0}
-    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
+    await queue.report("w1", [progress(lease, 1, cost=costs[lease.job.tenant]) for lease in leases])
     for tenant in ("late", "later"):
         await queue.put(job(f"{tenant}-1", tenant))
 
@@ -149,8 +149,8 @@ async def test_what_a_share_floor_is_behind_for_gathers_room_from_the_lanes_abov
     for number in range(40):
         await queue.put(job(f"chat-{number}", "c", LATENCY))
         (lease,) = await queue.take("w1", room(latency=1, kv_tokens=120, pool_tokens=120))
-        done = tokens(lease, 5, cost=1_000.0, ends=Outcome.FINISHED)
-        await queue.publish("gw", "w1", [done])
+        done = progress(lease, 1, cost=1_000.0, ends=Outcome.FINISHED)
+        await queue.report("w1", [done])
     await queue.put(job("chat-last", "c", LATENCY))
 
     nearly = Capacity({LATENCY: 4, THROUGHPUT: 1}, {LATENCY: 8, THROUGHPUT: 8}, max_sequences=8, pool_tokens=1_000)

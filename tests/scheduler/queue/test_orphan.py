@@ -4,9 +4,9 @@ import pytest
 import redis.asyncio
 
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Event, Finished, Outcome
-from fairlane.scheduler.queue.types import KEPT_MS, JobState, QueuePresence
-from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, StoredQueue, job, lanes, room, taken, tokens
+from fairlane.scheduler.protocol.messages import Finished, Outcome
+from fairlane.scheduler.queue.types import KEPT_MS, QueuePresence
+from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, StoredQueue, job, lanes, progress, room, taken
 
 pytestmark = pytest.mark.anyio
 BATCH = LaneName.THROUGHPUT
@@ -28,11 +28,11 @@ async def begun(queue: Queue, *job_ids: str, lane: LaneName) -> None:
     for job_id in job_ids:
         await queue.put(job(job_id, lane=lane))
         [lease] = await queue.take("w1", room(latency=1, throughput=1))
-        assert await queue.publish("gw", "w1", [tokens(lease, 7, 8, 9)]) == set()
+        assert await queue.report("w1", [progress(lease, 3)]) == set()
 
 
-def ends(events: list[Event]) -> dict[str, Outcome]:
-    return {event.job_id: event.outcome for event in events if isinstance(event, Finished)}
+def ends(events: list[Finished]) -> dict[str, Outcome]:
+    return {event.job_id: event.outcome for event in events}
 
 
 async def test_a_queue_is_no_orphan_before_its_grace_is_over(queue: Queue, clock: Clock) -> None:
@@ -57,20 +57,16 @@ async def test_a_queue_that_nobody_looked_at_is_no_orphan_until_workers_had_time
     assert (at_once, await queue.orphan(GRACE_MS)) == (QueuePresence.SERVED, QueuePresence.EMPTY)
 
 
-async def test_started_chats_end_as_unavailable_and_all_else_waits(queue: Queue, clock: Clock) -> None:
+async def test_the_jobs_of_an_orphan_wait_for_their_gateways(queue: Queue, clock: Clock) -> None:
+    """Gateways end or move their chats. Only they know which have begun."""
     await begun(queue, "chat", lane=LaneName.LATENCY)
     await begun(queue, "essay", lane=BATCH)
     await queue.put(job("new chat"))
     await abandoned(queue, clock, GRACE_MS, "gw")
 
     assert await queue.orphan(GRACE_MS) is QueuePresence.ORPHANED
-    assert ends(await queue.events("gw")) == {"chat": Outcome.UNAVAILABLE}
-    chat, essay = await queue.record("chat"), await queue.record("essay")
-    assert chat is not None
-    assert (chat.state, chat.generated) == (JobState.ENDED, (3,))
-    assert essay is not None
-    assert (essay.state, essay.generated) == (JobState.QUEUED, (3,))
-    assert await queue.position("new chat") == 1
+    assert await queue.events("gw") == []
+    assert [await queue.position(name) for name in ("chat", "essay", "new chat")] == [1, 1, 2]
 
 
 async def test_a_worker_that_comes_back_goes_on_with_what_waits(queue: Queue, clock: Clock) -> None:
@@ -81,7 +77,7 @@ async def test_a_worker_that_comes_back_goes_on_with_what_waits(queue: Queue, cl
     await queue.renew("w2")
     [lease] = await queue.take("w2", room(throughput=1))
 
-    assert (lease.job.job_id, lease.generated) == ("essay", ((7, 8, 9),))
+    assert (lease.job.job_id, lease.started) == ("essay", True)
     assert await queue.orphan(GRACE_MS) is QueuePresence.SERVED
 
 

@@ -21,7 +21,7 @@ from fairlane.scheduler.queue.prefix_affinity import (
 )
 from fairlane.scheduler.queue.types import QueueError
 from tests.scheduler.conftest import MakeQueue
-from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, lanes, room, stay_alive, taken, tokens
+from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, lanes, progress, room, stay_alive, taken
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ async def computed(queue: Queue, worker: str, sent: Job) -> None:
     """This worker takes the job, and ends it."""
     await queue.put(sent, prefixes=prefix_keys(sent))
     [lease] = await queue.take(worker, room(latency=1))
-    await queue.publish("gw", worker, [tokens(lease, 1, ends=Outcome.FINISHED)])
+    await queue.report(worker, [progress(lease, 1, ends=Outcome.FINISHED)])
 
 
 def test_a_later_turn_has_the_keys_of_those_before() -> None:
@@ -162,7 +162,7 @@ def take(queue: LaneQueue, now_ms: int, draws: Random) -> object:
     kv_tokens: dict[str, int] = {lane: draws.choice([300, 2_000]) for lane in LaneName}
     leases = queue.take(now_ms, worker, Capacity(sequences, kv_tokens, 0.3, max_sequences=8, pool_tokens=2_000))
     for lease in leases[: draws.randint(0, 3)]:
-        queue.publish(now_ms, "gw", worker, [tokens(lease, 1, cost=300.0, ends=Outcome.FINISHED)])
+        queue.report(worker, [progress(lease, 1, cost=300.0, ends=Outcome.FINISHED)])
     return leases
 
 

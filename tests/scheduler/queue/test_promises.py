@@ -8,7 +8,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.promises import RECENT_MS
 from fairlane.scheduler.queue.types import Unattainable
-from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, take_one, tokens
+from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, progress, take_one
 
 pytestmark = pytest.mark.anyio
 PROMPT = tuple(range(800))
@@ -62,9 +62,9 @@ async def test_what_has_its_first_token_or_is_over_claims_no_more(queue: Queue) 
     assert await promised(queue, "a", 1_800.0)
     lease = await take_one(queue)
     assert not await promised(queue, "b", 1_800.0)
-    await queue.publish("gw", "w1", [tokens(lease, 7)])
+    await queue.report("w1", [progress(lease, 1)])
     assert await promised(queue, "c", 1_800.0)
-    await queue.publish("gw", "w1", [tokens(lease, 8, first=1, ends=Outcome.FINISHED)])
+    await queue.report("w1", [progress(lease, 2, ends=Outcome.FINISHED)])
     assert not await promised(queue, "d", 1_800.0)
     await queue.cancel("c")
 
@@ -73,12 +73,12 @@ async def test_what_has_its_first_token_or_is_over_claims_no_more(queue: Queue) 
 
 async def test_what_goes_on_elsewhere_claims_its_time_until_its_first_token_here(queue: Queue) -> None:
     again = job("a", guaranteed=True, claim_ms=1_800.0, work_ms=1e-3, pace_ms=50.0, ttft_ms=9e5, hard_ttft_ms=2_050.0)
-    assert (await queue.put(again, generated=((1, 2),))).guaranteed
+    assert (await queue.put(again, generated=2)).guaranteed
     lease = await take_one(queue)
 
-    await queue.publish("gw", "w1", [tokens(lease, first=2)])
+    await queue.report("w1", [progress(lease, 2)])
     assert not await promised(queue, "b", 1_800.0)
-    await queue.publish("gw", "w1", [tokens(lease, 7, first=2)])
+    await queue.report("w1", [progress(lease, 3)])
 
     assert await promised(queue, "c", 1_800.0)
 

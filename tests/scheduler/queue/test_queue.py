@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Outcome
+from fairlane.scheduler.protocol.messages import Cancel, Finished, Outcome
 from fairlane.scheduler.queue.types import JobRecord, JobState, LaneDepth, LaneFull, TenantQueueFull
 from tests.scheduler.conftest import MakeQueue
 from tests.support.scheduler.queues import (
@@ -15,11 +15,11 @@ from tests.support.scheduler.queues import (
     Queue,
     job,
     lanes,
+    progress,
     room,
     stay_alive,
     take_one,
     taken,
-    tokens,
 )
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ async def test_a_job_comes_out_as_it_was_put(queue: Queue, clock: Clock) -> None
     [lease] = await queue.take("w1", PLENTY)
 
     assert lease.job == sent
-    assert (lease.epoch, lease.arrived_ms_ago, lease.generated) == (1, 250, ((), ()))
+    assert (lease.epoch, lease.arrived_ms_ago, lease.started) == (1, 250, False)
 
 
 async def test_a_full_lane_refuses_and_says_when_a_place_frees(make_queue: MakeQueue, clock: Clock) -> None:
@@ -147,7 +147,7 @@ async def test_a_record_follows_its_job(queue: Queue) -> None:
     assert await queue.record("a") == JobRecord(
         state=JobState.QUEUED,
         outcome=None,
-        generated=(0, 0),
+        generated=0,
         prompt_tokens=10,
         worker_id="",
         tenant="acme",
@@ -157,12 +157,12 @@ async def test_a_record_follows_its_job(queue: Queue) -> None:
     )
 
     [lease] = await queue.take("w1", PLENTY)
-    await queue.publish("gw", "w1", [tokens(lease, 5, 6, choice=1)])
+    await queue.report("w1", [progress(lease, 2)])
     record = await queue.record("a")
     assert record is not None
-    assert (record.state, record.worker_id, record.generated) == (JobState.LEASED, "w1", (0, 2))
+    assert (record.state, record.worker_id, record.generated) == (JobState.LEASED, "w1", 2)
 
-    await queue.publish("gw", "w1", [tokens(lease, ends=Outcome.FINISHED)])
+    await queue.report("w1", [progress(lease, ends=Outcome.FINISHED)])
     record = await queue.record("a")
     assert record is not None
     assert (record.state, record.outcome, record.worker_id) == (JobState.ENDED, Outcome.FINISHED, "w1")
@@ -172,7 +172,6 @@ async def test_nothing_is_known_of_a_job_that_was_never_put(queue: Queue) -> Non
     assert await queue.record("ghost") is None
     assert await queue.position("ghost") is None
     assert await queue.cancel("ghost") is None
-    assert await queue.grant("ghost", 5) is False
     await queue.forget(["ghost"])
 
 
@@ -216,71 +215,28 @@ async def test_cancelling_a_leased_job_tells_its_holder_once(queue: Queue) -> No
     assert await queue.events("gw") == []
 
 
-async def test_a_cancelled_job_may_still_publish_until_its_holder_ends_it(queue: Queue) -> None:
+async def test_a_cancelled_job_may_still_report_until_its_holder_ends_it(queue: Queue) -> None:
     await queue.put(job("a"))
     lease = await take_one(queue)
     await queue.cancel("a")
 
-    assert await queue.publish("gw", "w1", [tokens(lease, 7, ends=Outcome.CANCELLED)]) == set()
+    assert await queue.report("w1", [progress(lease, 1, ends=Outcome.CANCELLED)]) == set()
 
     record = await queue.record("a")
     assert record is not None
-    assert (record.outcome, record.generated) == (Outcome.CANCELLED, (1,))
+    assert (record.outcome, record.generated) == (Outcome.CANCELLED, 1)
 
 
 async def test_cancelling_an_ended_job_leaves_it_as_it_is(queue: Queue) -> None:
     await queue.put(job("a"))
     lease = await take_one(queue)
-    await queue.publish("gw", "w1", [tokens(lease, ends=Outcome.FINISHED)])
+    await queue.report("w1", [progress(lease, ends=Outcome.FINISHED)])
 
     record = await queue.cancel("a")
 
     assert record is not None
     assert record.outcome is Outcome.FINISHED
     assert await queue.controls("w1") == []
-
-
-async def test_a_grant_reaches_the_holder(queue: Queue) -> None:
-    await queue.put(job("a", granted_until=16))
-    await take_one(queue)
-
-    assert await queue.grant("a", 32)
-
-    assert await queue.controls("w1") == [Grant(job_id="a", granted_until=32)]
-
-
-async def test_a_grant_that_is_said_again_is_told_again(queue: Queue) -> None:
-    await queue.put(job("a", granted_until=16))
-    await take_one(queue)
-
-    assert [await queue.grant("a", 32) for _ in range(2)] == [True, True]
-
-    assert await queue.controls("w1") == [Grant(job_id="a", granted_until=32)] * 2
-
-
-async def test_a_grant_for_a_waiting_job_is_in_its_lease(queue: Queue) -> None:
-    await queue.put(job("a", granted_until=16))
-
-    assert await queue.grant("a", 32)
-
-    assert (await take_one(queue)).job.granted_until == 32
-    assert await queue.controls("w1") == []
-
-
-async def test_a_grant_never_takes_back(queue: Queue) -> None:
-    await queue.put(job("a", granted_until=16))
-    await take_one(queue)
-
-    assert await queue.grant("a", 8)
-
-    assert await queue.controls("w1") == []
-
-
-async def test_no_grant_for_an_ended_job(queue: Queue) -> None:
-    await queue.put(job("a"))
-    await queue.cancel("a")
-
-    assert await queue.grant("a", 200) is False
 
 
 async def test_a_job_expires_when_its_lanes_longest_wait_has_passed(queue: Queue, clock: Clock) -> None:
@@ -329,12 +285,26 @@ async def test_a_stated_deadline_beyond_the_lanes_longest_wait_replaces_it(
 async def test_a_job_that_has_begun_no_longer_expires_by_its_age(queue: Queue, clock: Clock) -> None:
     await queue.put(job("a", hard_ttft_ms=2_000.0))
     lease = await take_one(queue)
-    await queue.publish("gw", "w1", [tokens(lease, 7)])
+    await queue.report("w1", [progress(lease, 1)])
     await stay_alive(queue, clock, 70_000, "w1")
 
     await queue.release("w1", ["a"])
 
     assert await taken(queue) == ["a"]
+
+
+async def test_a_job_that_came_back_expires_by_the_end_that_it_states_alone(queue: Queue, clock: Clock) -> None:
+    """Its worker may have died before a report, after its gateway had the first token. That gateway knows, and enforces
+    the deadline of the first token."""
+    for job_id, deadline_ms in (("a", None), ("b", 20_000.0)):
+        await queue.put(job(job_id, hard_ttft_ms=2_000.0, deadline_ms=deadline_ms))
+        await take_one(queue)
+    await queue.release("w1", ["a", "b"])
+
+    await stay_alive(queue, clock, 25_000, "w1")
+
+    assert await taken(queue) == ["a"]
+    assert [event.job_id for event in await queue.events("gw")] == ["b"]
 
 
 async def test_the_jobs_of_a_silent_gateway_are_cancelled(queue: Queue, clock: Clock) -> None:

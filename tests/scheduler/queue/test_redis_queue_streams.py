@@ -6,11 +6,11 @@ import pytest
 import redis.asyncio
 
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.protocol.messages import Cancel, Event, Grant, TokenDelta
+from fairlane.scheduler.protocol.messages import Cancel, Finished, Outcome
 from fairlane.scheduler.queue.prefix_affinity import AFFINITY_GENERATION_MS, prefix_keys
 from fairlane.scheduler.queue.redis_queue import TRIM_EVERY, RedisQueue
 from fairlane.scheduler.queue.types import Wake
-from tests.support.scheduler.queues import PLENTY, job, tokens
+from tests.support.scheduler.queues import PLENTY, job, progress
 
 pytestmark = pytest.mark.anyio
 
@@ -20,76 +20,64 @@ def queue(store: redis.asyncio.Redis) -> RedisQueue:
     return RedisQueue(store, "model@1", DEFAULT_LANES)
 
 
-def deltas(events: list[Event]) -> list[int]:
-    return [token for event in events if isinstance(event, TokenDelta) for token in event.token_ids]
+async def end(queue: RedisQueue, job_id: str) -> None:
+    """End a job by the store itself, so that its gateway is informed."""
+    await queue.put(job(job_id))
+    await queue.cancel(job_id)
+
+
+def ended(events: list[Finished]) -> list[str]:
+    return [event.job_id for event in events]
 
 
 async def test_a_gateway_that_reads_on_from_its_last_id_misses_nothing(queue: RedisQueue) -> None:
-    await queue.put(job("a"))
-    [lease] = await queue.take("w1", PLENTY)
-    last_id, seen = "0-0", list[int]()
+    last_id, seen, names = "0-0", list[str](), [f"f{index}" for index in range(20)]
 
-    for index in range(20):
-        await queue.publish("gw", "w1", [tokens(lease, index, first=index)])
+    for index, name in enumerate(names):
+        await end(queue, name)
         if index % 3 == 0:
             last_id, events = await queue.read_events("gw", last_id, 0)
-            seen += deltas(events)
+            seen += ended(events)
     _, events = await queue.read_events("gw", last_id, 0)
 
-    assert seen + deltas(events) == list(range(20))
+    assert seen + ended(events) == names
 
 
 async def test_reading_waits_for_events(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    await queue.put(job("a"))
-    [lease] = await queue.take("w1", PLENTY)
-
     reading = asyncio.create_task(queue.read_events("gw", "0-0", 2_000))
     while not (await store.info("clients"))["blocked_clients"]:
         assert not reading.done()
-    await queue.publish("gw", "w1", [tokens(lease, 5)])
+    await end(queue, "a")
 
-    assert deltas((await reading)[1]) == [5]
+    assert ended((await reading)[1]) == ["a"]
 
 
 async def test_reading_from_now_on_loses_nothing_between_two_reads(queue: RedisQueue) -> None:
-    await queue.put(job("a"))
-    [lease] = await queue.take("w1", PLENTY)
-    await queue.publish("gw", "w1", [tokens(lease, 5)])
+    await end(queue, "before")
 
     last_id, events = await queue.read_events("gw", "$", 0)
     assert events == []
-    await queue.publish("gw", "w1", [tokens(lease, 6, first=1)])
+    await end(queue, "after")
 
-    assert deltas((await queue.read_events("gw", last_id, 0))[1]) == [6]
-
-
-async def test_one_step_is_one_entry_for_each_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    for job_id in "abcdef":
-        await queue.put(job(job_id))
-    leases = await queue.take("w1", PLENTY)
-
-    await queue.publish("gw", "w1", [tokens(lease, 1) for lease in leases])
-
-    assert await store.xlen("fl:{model@1}:events:gw") == 1
+    assert ended((await queue.read_events("gw", last_id, 0))[1]) == ["after"]
 
 
-async def test_a_step_that_says_nothing_wakes_no_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+async def test_a_report_wakes_no_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
     await queue.put(job("a"))
     [lease] = await queue.take("w1", PLENTY)
 
-    await queue.publish("gw", "w1", [tokens(lease, cost=512.0)])
+    await queue.report("w1", [progress(lease, 7, cost=512.0)])
+    await queue.report("w1", [progress(lease, 8, ends=Outcome.FINISHED)])
 
     assert not await store.exists("fl:{model@1}:events:gw")
 
 
 async def test_what_a_gateway_has_dealt_with_is_dropped(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    await queue.put(job("a"))
-    [lease] = await queue.take("w1", PLENTY)
     last_id = "0-0"
     for index in range(TRIM_EVERY + 1):
-        await queue.publish("gw", "w1", [tokens(lease, index, first=index)])
+        await end(queue, f"f{index}")
         last_id, events = await queue.read_events("gw", last_id, 0)
-        assert deltas(events) == [index]
+        assert ended(events) == [f"f{index}"]
 
     assert await store.xlen("fl:{model@1}:events:gw") <= 3
 
@@ -99,12 +87,12 @@ async def test_a_stream_that_nobody_reads_is_bounded(
 ) -> None:
     monkeypatch.setattr("fairlane.scheduler.queue.keys.STREAM_LENGTH", 100)
     queue = RedisQueue(store, "model@1", DEFAULT_LANES)
-    await queue.put(job("a"))
-    [lease] = await queue.take("w1", PLENTY)
 
-    for index in range(500):
-        await queue.publish("gw", "w1", [tokens(lease, index, first=index)])
-        await queue.grant("a", 1_000 + index)
+    for index in range(250):
+        await end(queue, f"ended {index}")
+        await queue.put(job(f"stopped {index}"))
+        await queue.take("w1", PLENTY)
+        await queue.cancel(f"stopped {index}")
 
     assert await store.xlen("fl:{model@1}:events:gw") < 250  # whole nodes of a hundred entries go at once
     assert await store.xlen("fl:{model@1}:control:w1") < 250
@@ -154,12 +142,13 @@ async def test_wake_ups_do_not_pile_up(queue: RedisQueue, store: redis.asyncio.R
 
 
 async def test_commands_reach_the_holder_in_order(queue: RedisQueue) -> None:
-    await queue.put(job("a", granted_until=5))
+    for name in "ab":
+        await queue.put(job(name))
     await queue.take("w1", PLENTY)
-    await queue.grant("a", 10)
+    await queue.cancel("b")
     last_id, first, _ = await queue.read_control("w1", "0-0", 0)
     await queue.cancel("a")
 
     _, second, _ = await queue.read_control("w1", last_id, 0)
 
-    assert first + second == [Grant(job_id="a", granted_until=10), Cancel(job_id="a")]
+    assert first + second == [Cancel(job_id="b"), Cancel(job_id="a")]

@@ -1,5 +1,7 @@
 """Models and workers announce themselves; gateways and operators read."""
 
+from typing import Any
+
 import msgspec
 import pytest
 import redis.asyncio
@@ -7,7 +9,14 @@ import redis.asyncio
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Drain, ModelCard, Undrain, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, card_sha256, queue_name
+from fairlane.scheduler.queue.registry import (
+    CARD_TTL_MS,
+    SECRET_KEPT_S,
+    ModelEntry,
+    RedisRegistry,
+    card_sha256,
+    queue_name,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +61,58 @@ async def test_a_card_is_as_old_as_its_first_announcement(registry: RedisRegistr
     assert card is not None
     assert card.created_s == NOW_S
     assert await store.pttl(key) > CARD_TTL_MS - 60_000
+
+
+class Process:
+    """A registry with a clock of its own, over a store that may be unavailable."""
+
+    def __init__(self, store: redis.asyncio.Redis) -> None:
+        self.now_s = float(NOW_S)
+        self.is_away = False
+        self.reads = 0
+        self._store = store
+        self.registry = RedisRegistry(self, clock=lambda: self.now_s)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        self.reads += 1
+        if self.is_away:
+            raise redis.ConnectionError
+        call: Any = self._store.execute_command  # which has no types
+        return await call(*args, **options)
+
+    async def later(self) -> bytes:
+        self.now_s += SECRET_KEPT_S
+        return await self.registry.link_secret()
+
+
+async def test_all_processes_agree_on_a_new_secret_of_links_when_the_store_has_lost_it(
+    store: redis.asyncio.Redis,
+) -> None:
+    gateway, worker = Process(store), Process(store)
+    first = await gateway.registry.link_secret()
+    await store.flushall()
+    second = await worker.registry.link_secret()
+
+    assert first != second
+    assert await gateway.later() == second
+
+
+async def test_the_secret_of_links_outlasts_an_outage_and_is_not_read_for_each_handshake(
+    store: redis.asyncio.Redis,
+) -> None:
+    gateway = Process(store)
+    gateway.is_away = True
+    with pytest.raises(redis.ConnectionError):
+        await gateway.registry.link_secret()
+    gateway.is_away = False
+    secret = await gateway.registry.link_secret()
+    gateway.is_away, gateway.reads = True, 0
+
+    assert await gateway.later() == secret
+    assert [await gateway.registry.link_secret() for _ in range(3)] == [secret] * 3
+    assert gateway.reads == 1
+    gateway.is_away = False
+    assert await gateway.later() == secret
 
 
 async def test_a_queue_is_named_by_model_and_card() -> None:

@@ -11,8 +11,8 @@ from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import GATEWAY_LEASES, KEPT_MS, Publication, QueuePresence, Wake
-from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, job, room, tokens
+from fairlane.scheduler.queue.types import GATEWAY_LEASES, KEPT_MS, Progress, QueuePresence, Wake
+from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, job, progress, room
 from tests.support.store.resent import resending
 
 pytestmark = pytest.mark.anyio
@@ -58,18 +58,13 @@ async def cancel(two: Two) -> None:
     await two.twice.cancel("a")
 
 
-async def grant(two: Two) -> None:
-    await two.leased()
-    assert await two.twice.grant("a", 200)
-
-
 async def record(two: Two) -> None:
     await two.leased()
     assert await two.twice.record("a") is not None
 
 
 async def published(two: Two) -> None:
-    await two.plain.publish("gw", "w1", [tokens(await two.leased(), 5, 6)])
+    await two.plain.report("w1", [progress(await two.leased(), 2, token_ids=((5, 6),))])
     assert await two.twice.published("a") is not None
 
 
@@ -147,14 +142,6 @@ async def renew(two: Two) -> None:
     assert await two.twice.renew("w1")
 
 
-async def amend(two: Two) -> None:
-    lease = await two.leased()
-    assert await two.twice.amend("a", lease.epoch, [(7, 8)])
-    record = await two.plain.record("a")
-    assert record is not None
-    assert (record.epoch, record.generated) == (lease.epoch + 1, (2,))
-
-
 async def release(two: Two) -> None:
     await two.leased()
     await two.twice.release("w1", ["a"])
@@ -177,10 +164,10 @@ async def withdraw(two: Two) -> None:
     assert await two.plain.record("a") is None
 
 
-async def publish(two: Two) -> None:
+async def report(two: Two) -> None:
     """The refused job is named again."""
-    step = [tokens(await two.leased(), 5, 6, cost=9.0, ends=Outcome.FINISHED), Publication("ghost", 1)]
-    assert await two.twice.publish("gw", "w1", step) == {"ghost"}
+    step = [progress(await two.leased(), 2, cost=9.0, ends=Outcome.FINISHED, token_ids=((5, 6),)), Progress("ghost", 1)]
+    assert await two.twice.report("w1", step) == {"ghost"}
 
 
 async def take(two: Two) -> None:
@@ -220,7 +207,6 @@ CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
         *(
             put,
             cancel,
-            grant,
             record,
             published,
             keep,
@@ -232,7 +218,7 @@ CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
             depths,
             gateway_alive,
         ),
-        *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim, retire, rouse, amend),
+        *(exchange_reports, renew, release, orphan, withdraw, report, take, reclaim, retire, rouse),
     )
 }
 COUNT_THEIR_OWN_WORK = ("reclaim", "erase")

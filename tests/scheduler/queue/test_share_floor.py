@@ -13,7 +13,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import QUANTUM_COST
-from tests.support.scheduler.queues import Queue, job, room, taken, tokens
+from tests.support.scheduler.queues import Queue, job, progress, room, taken
 
 BATCH, CHAT = LaneName.THROUGHPUT, LaneName.LATENCY
 SHARE = DEFAULT_LANES[BATCH].share_floor
@@ -33,7 +33,7 @@ async def leased(queue: Queue, capacity: Capacity) -> list[Lease]:
 async def give_up(queue: Queue, leases: Sequence[Lease]) -> None:
     """End these jobs, of which nothing was computed."""
     for lease in leases:
-        await queue.publish("gw", "w1", [tokens(lease, ends=Outcome.CANCELLED)])
+        await queue.report("w1", [progress(lease, ends=Outcome.CANCELLED)])
 
 
 async def turns(queue: Queue) -> list[list[str]]:
@@ -123,7 +123,7 @@ class Race:
         self._queue.put(0, job(f"j{next(self._numbers):06}", lane=lane, n=n))
 
     def _compute(self, lease: Lease, cost: float, ends: Outcome | None) -> None:
-        assert not self._queue.publish(0, "gw", "w1", [tokens(lease, cost=cost, ends=ends)])
+        assert not self._queue.report("w1", [progress(lease, cost=cost, ends=ends)])
         self.served[lease.job.lane] += cost  # type: ignore[assignment]
 
 

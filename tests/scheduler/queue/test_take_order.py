@@ -8,7 +8,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.types import TENANTS_PER_TAKE
 from tests.scheduler.conftest import MakeQueue
-from tests.support.scheduler.queues import Clock, Queue, job, lanes, room, stay_alive, take_one, taken, tokens
+from tests.support.scheduler.queues import Clock, Queue, job, lanes, progress, room, stay_alive, take_one, taken
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ async def serve(queue: Queue, count: int, worker_id: str = "w1") -> list[str]:
         lease = await take_one(queue, worker_id)
         tenants.append(lease.job.tenant)
         cost = len(lease.job.prompt) + 128.0
-        await queue.publish("gw", worker_id, [tokens(lease, cost=cost, ends=Outcome.FINISHED)])
+        await queue.report(worker_id, [progress(lease, cost=cost, ends=Outcome.FINISHED)])
     return tenants
 
 
@@ -222,7 +222,7 @@ async def test_computed_cost_is_charged_beyond_what_taking_was(make_queue: MakeQ
     both = [*await queue.take("w1", room(latency=1)), *await queue.take("w1", room(latency=1, kv_tokens=11))]
     assert {lease.job.tenant for lease in both} == {"dear"}
 
-    await queue.publish("gw", "w1", [tokens(lease, cost=600.0) for lease in both])
+    await queue.report("w1", [progress(lease, cost=600.0) for lease in both])
 
     assert await taken(queue, room(latency=2)) == ["b0", "b1"]  # 1,200 tokens are more than the window
 
@@ -235,7 +235,7 @@ async def test_what_was_charged_in_advance_and_not_computed_comes_back(make_queu
     both = await queue.take("w1", room(latency=2))
     assert [lease.job.job_id for lease in both] == ["a0", "b0"]
     costs = {"a0": 0.0, "b0": 200.0}
-    await queue.publish("gw", "w1", [tokens(each, cost=costs[each.job.job_id], ends=Outcome.FINISHED) for each in both])
+    await queue.report("w1", [progress(each, cost=costs[each.job.job_id], ends=Outcome.FINISHED) for each in both])
 
     assert await taken(queue, room(latency=2)) == ["a1", "a2"]
 

@@ -1,4 +1,4 @@
-"""A worker for tests: the real queue and registry, a written script instead of a model."""
+"""A worker for tests: the real queue, registry and links, a written script instead of a model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,6 @@ from fairlane.scheduler.protocol.messages import (
     Event,
     Finished,
     FinishReason,
-    Grant,
     Lease,
     ModelCard,
     Outcome,
@@ -28,8 +27,11 @@ from fairlane.scheduler.protocol.messages import (
 )
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
-from fairlane.scheduler.queue.types import Publication
 from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import StoreLink
+from fairlane.worker.outlet import Outlet
+from fairlane.worker.reports import Publication
+from fairlane.worker.runtime import dial
 from tests.support.gateway.cards import byte_level_card
 
 SAID = "The capital of France is Paris."
@@ -73,7 +75,6 @@ class HandWorker:
     produced: dict[str, list[int]] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
     """The registry has its first heartbeat."""
-    serial: int = 0
     seen: list[Lease] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     granted: dict[str, int] = field(default_factory=dict)
@@ -101,13 +102,49 @@ class HandWorker:
         """Serve until cancelled."""
         registry = RedisRegistry(self.redis)
         sha256 = await self._sure(partial(registry.announce, self.card))
+        await self._sure(registry.link_secret)
         self.queue = RedisQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
-        beating = asyncio.create_task(self._beat(registry, sha256))
+
+        self.outlet = Outlet(
+            self,
+            dial=partial(dial, self.worker_id, self.queue.name, registry),
+            report=lambda items, serial: self.queue.report(self.worker_id, items, serial=serial),
+            release=partial(self.queue.release, self.worker_id),
+            link=StoreLink(self.lease_ms / 1e3),
+            new_serial=self.queue.new_serial,
+            patience_s=self.lease_ms / 2e3,
+        )
+        tasks = [asyncio.create_task(self._beat(registry, sha256)), asyncio.create_task(self.outlet.run())]
         try:
             await self._serve()
         finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.outlet.aclose()
+
+    # What the outlet asks of its owner.
+
+    def start_job(self, lease: Lease, *, again: bool) -> None:
+        self.seen.append(lease)
+        self.leases[lease.job.job_id] = lease
+        self.produced[lease.job.job_id] = list(lease.generated[0]) if lease.generated else []
+        self.granted.pop(lease.job.job_id, None)
+
+    def grant_job(self, job_id: str, granted_until: int) -> None:
+        self.granted[job_id] = granted_until
+
+    def cancel_job(self, job_id: str) -> None:
+        lease = self.leases.pop(job_id, None)
+        if lease is not None:
+            self.cancelled.append(job_id)
+            self._end(lease, Outcome.CANCELLED)
+
+    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
+        for job_id, _ in jobs:
+            self.leases.pop(job_id, None)
+
+    def forget_job(self, job_id: str, epoch: int) -> None: ...
 
     async def _beat(self, registry: RedisRegistry, sha256: str) -> None:
         while True:
@@ -138,15 +175,12 @@ class HandWorker:
                 partial(self.queue.read_control, self.worker_id, last_id, self._patience_ms())
             )
             for control in controls:
-                if isinstance(control, Grant):
-                    self.granted[control.job_id] = control.granted_until
-                if isinstance(control, Cancel) and control.job_id in self.leases:
-                    self.cancelled.append(control.job_id)
-                    await self._end(self.leases.pop(control.job_id), Outcome.CANCELLED)
+                if isinstance(control, Cancel) and self.outlet.cancel(control.job_id):
+                    self.cancel_job(control.job_id)
             if self.taking:
                 await self._take()
             for lease in list(self.leases.values()):
-                await self._step(lease)
+                self._step(lease)
             if self.step_s:
                 await asyncio.sleep(self.step_s)
 
@@ -165,18 +199,15 @@ class HandWorker:
             sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, pool)
         )
         for lease in await self._sure(partial(self.queue.take, self.worker_id, room)):
-            self.seen.append(lease)
+            self.outlet.took([lease])
             if lease.job.max_total_tokens > pool:  # as an engine does
-                await self._end(lease, Outcome.FAILED, error=f"it needs more than {pool} tokens")
-                continue
-            self.leases[lease.job.job_id] = lease
-            already = lease.generated[0] if lease.generated else ()
-            self.produced[lease.job.job_id] = list(already)
+                self.leases.pop(lease.job.job_id, None)
+                self._end(lease, Outcome.FAILED, error=f"it needs more than {pool} tokens")
 
-    async def _step(self, lease: Lease) -> None:
+    def _step(self, lease: Lease) -> None:
         job, made = lease.job, self.produced[lease.job.job_id]
         if self.fails:
-            await self._end(self.leases.pop(job.job_id), Outcome.FAILED, error=self.fails)
+            self._end(self.leases.pop(job.job_id), Outcome.FAILED, error=self.fails)
             return
         if job.job_id in self.held or self._is_held(lease):
             return
@@ -202,40 +233,29 @@ class HandWorker:
             )
             for choice in range(job.n)
         )
-        tokens = tuple((choice, len(made) - 1, (token,)) for choice in range(job.n))
         if finish is None:
             is_paused = len(made) == self.granted.get(job.job_id, job.granted_until)
             pauses = [Paused(job_id=job.job_id, choice=choice) for choice in range(job.n) if is_paused]
-            await self._publish(lease, Publication(job.job_id, lease.epoch, (*deltas, *pauses), tokens, cost=1.0))
+            self.outlet.put([Publication(lease, (*deltas, *pauses), cost=1.0)])
             return
         del self.leases[job.job_id]
         end = Finished(job_id=job.job_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)
-        await self._publish(
-            lease,
-            Publication(job.job_id, lease.epoch, (*deltas, end), tokens, cost=1.0, ends=Outcome.FINISHED),
-        )
+        self.outlet.put([Publication(lease, (*deltas, end), cost=1.0, ends=Outcome.FINISHED)])
 
     def _next(self, lease: Lease, index: int) -> int:
         """The script; where a job ignores its end token, again and again."""
         return self._script[index % len(self._script)]
 
-    async def _end(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
+    def _end(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
         end = Finished(
             job_id=lease.job.job_id, epoch=lease.epoch, outcome=outcome, error=error, worker_id=self.worker_id
         )
-        await self._publish(lease, Publication(lease.job.job_id, lease.epoch, (end,), ends=outcome))
+        self.outlet.put([Publication(lease, (end,), ends=outcome)])
 
     async def tell(self, event: Event) -> None:
         """Publish an event that brings no token, of a job in hand."""
         lease = self.leases[event.job_id]
-        await self._publish(lease, Publication(event.job_id, lease.epoch, (event,)))
-
-    async def _publish(self, lease: Lease, publication: Publication) -> None:
-        self.serial += 1
-        publish = partial(self.queue.publish, serial=str(self.serial))
-        refused = await self._sure(partial(publish, lease.job.gateway_id, self.worker_id, [publication]))
-        for job_id in refused:
-            self.leases.pop(job_id, None)
+        self.outlet.put([Publication(lease, (event,))])
 
     async def _sure(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask again until the store answers."""

@@ -61,7 +61,7 @@ def waiting(answer: httpx.Response) -> bytes:
 
 def begun_with(served: Served) -> list[list[int]]:
     """How many tokens each job had when a worker took it, by choice."""
-    return [[len(ids) for ids in lease.generated] for lease in served.worker.seen]
+    return [[len(ids) for ids in lease.generated or [()] * lease.job.n] for lease in served.worker.seen]
 
 
 async def used(served: Served) -> tuple[int, int]:

@@ -4,13 +4,12 @@ A state-machine test sends both queues the same calls, so a rule that changes in
 change here or in `fairlane.scheduler.queue.memory_queue`, which simulations use."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from itertools import compress, islice
+from collections.abc import Collection, Iterable
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Cancel, Control, Grant, Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Cancel, Control, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_jobs import JobBook
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.take_order import Places, QueuedJob
@@ -20,7 +19,7 @@ from fairlane.scheduler.queue.types import (
     RECORD_TTL_MS,
     JobRecord,
     JobState,
-    Publication,
+    Progress,
     Published,
     Put,
     QueuePresence,
@@ -36,15 +35,23 @@ class ModelJobs(JobBook):
     def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
         super().__init__(lanes, window)
         self.controls: dict[str, list[Control]] = defaultdict(list)
+        # Of each job whose worker reported its output: the tokens of each choice.
+        self.token_ids: dict[str, tuple[tuple[int, ...], ...]] = {}
         # Jobs of each gateway that have not ended and were not asked to when the gateway died.
         self.job_ids: dict[str, set[str]] = defaultdict(set)
         # A job came back from a worker since the caller last reset this.
         self.has_returned = False
 
-    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
+    def add(self, arrived_ms: int, job: Job, now_ms: int, generated: int) -> QueuedJob:
         entry = super().add(arrived_ms, job, now_ms, generated)
         self.job_ids[job.gateway_id].add(job.job_id)
         return entry
+
+    def report(self, worker_id: str, item: Progress) -> bool:
+        is_accepted = super().report(worker_id, item)
+        if is_accepted and item.token_ids:
+            self.token_ids[item.job_id] = item.token_ids
+        return is_accepted
 
     def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, notifies: bool = True) -> None:
         super().end(entry, outcome, error, notifies=notifies)
@@ -72,24 +79,12 @@ class ModelJobs(JobBook):
             entry.cancelled = True
             self.controls[entry.worker_id].append(Cancel(job_id=entry.job.job_id))
 
-    def end_started(self, lane: LaneName) -> None:
-        """End the waiting jobs of a lane that have tokens, since no worker continues them.
-
-        Examines the first PER_CALL returned jobs, and repeats while all of these fill a page and one of them ended."""
-        places, started = self.places[lane], [True]
-        while any(started):
-            first = [self.entries[job_id] for job_id in islice(places.all_returned(), bounds.PER_CALL)]
-            started = [entry.produced > 0 for entry in first]
-            for entry in compress(first, started):
-                self.end(entry, Outcome.UNAVAILABLE)
-            if len(first) < bounds.PER_CALL:
-                break
-
     def withdraw(self, entry: QueuedJob) -> None:
         self._unseat(entry)
         self._release_claim(entry)
         self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
         del self.entries[entry.job.job_id]
+        self.token_ids.pop(entry.job.job_id, None)
 
     def reset(self) -> None:
         self.promises = self._no_promises()
@@ -109,8 +104,8 @@ class ModelQueue(LaneQueue):
         self._gateways: dict[str, int] = {}
         # Workers that lost their jobs and have not been notified, with the time of the loss.
         self._lost: dict[str, int] = {}
-        # By gateway and worker: the serial of the last call, and the jobs that it refused.
-        self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
+        # By worker and part of its report: the last serial, and the jobs that were refused.
+        self._reported: dict[tuple[str, int], tuple[str, set[str]]] = {}
         self.calls = WorkerCalls([lane.name for lane in in_rank_order(lanes)])
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
@@ -127,7 +122,7 @@ class ModelQueue(LaneQueue):
         tenant_limit: int | None = None,
         waited_ms: int = 0,
         prefixes: bytes = b"",
-        generated: Sequence[Sequence[int]] = (),
+        generated: int = 0,
     ) -> Put:
         is_new = job.job_id not in self._jobs.entries
         put = super().put(
@@ -148,29 +143,16 @@ class ModelQueue(LaneQueue):
             self._jobs.stop(entry)
         return self.record(job_id)
 
-    def grant(self, job_id: str, granted_until: int) -> bool:
-        entry = self._book.entries.get(job_id)
-        if entry is None or entry.state is JobState.ENDED:
-            return False
-        if granted_until >= entry.granted_until:
-            entry.granted_until = granted_until
-            if entry.state is JobState.LEASED:
-                self.controls[entry.worker_id].append(Grant(job_id=job_id, granted_until=granted_until))
-        return True
-
     def published(self, job_id: str) -> Published | None:
         entry = self._book.entries.get(job_id)
-        return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
+        if entry is None:
+            return None
+        return Published(entry.job.prompt_print, self._jobs.token_ids.get(job_id, ((),) * entry.job.n))
 
-    def amend(self, now_ms: int, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
-        entry = self._book.entries.get(job_id)
-        if entry is None or entry.state is JobState.ENDED:
-            return False
-        if entry.epoch <= epoch:
-            entry.generated = [list(ids) for ids in generated]
-            if entry.state is JobState.LEASED:
-                self._book.give_back(entry, now_ms)
-        return True
+    def forget(self, job_ids: Iterable[str]) -> None:
+        super().forget(job_ids)
+        for job_id in self._jobs.token_ids.keys() - self._jobs.entries.keys():
+            del self._jobs.token_ids[job_id]
 
     def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
         self._gateways[gateway_id] = now_ms + GATEWAY_LEASES * self._lease_ms
@@ -202,15 +184,14 @@ class ModelQueue(LaneQueue):
             self._wake_for_returned()
         return self._lost.pop(worker_id, None) is None
 
-    def publish(
-        self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = ""
-    ) -> set[str]:
-        last_serial, last_refused = self._last_publish.get((gateway_id, worker_id), ("", set()))
-        if serial and last_serial == serial:
-            return last_refused
-        refused = super().publish(now_ms, gateway_id, worker_id, items)
-        self._wake_for_returned()
-        self._last_publish[gateway_id, worker_id] = serial, refused
+    def report(self, worker_id: str, items: Iterable[Progress], *, serial: str = "") -> set[str]:
+        refused = set[str]()
+        for part, chunk in enumerate(bounds.chunks(items)):
+            last_serial, last_refused = self._reported.get((worker_id, part), ("", set()))
+            if not serial or last_serial != serial:
+                last_refused = super().report(worker_id, chunk)
+                self._reported[worker_id, part] = serial, last_refused
+            refused |= last_refused
         return refused
 
     def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
@@ -236,7 +217,6 @@ class ModelQueue(LaneQueue):
             return QueuePresence.REMOVED
         if not self._is_orphan(now_ms, grace_ms):
             return QueuePresence.SERVED
-        self._jobs.end_started(LaneName.LATENCY)
         if not self._is_empty():
             return QueuePresence.ORPHANED
         if not self._is_orphan(now_ms, KEPT_MS):
@@ -251,7 +231,7 @@ class ModelQueue(LaneQueue):
         entry = self._jobs.entries.get(job_id)
         if entry is None:
             return True
-        if entry.state is not JobState.QUEUED or entry.produced or not self._is_orphan(now_ms, grace_ms):
+        if entry.state is not JobState.QUEUED or entry.generated or not self._is_orphan(now_ms, grace_ms):
             return False
         self._jobs.withdraw(entry)
         return True

@@ -8,12 +8,12 @@ import redis.asyncio
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
-from fairlane.scheduler.protocol.messages import Control, Event, Finished, Job, Lease, Outcome, TokenDelta
+from fairlane.scheduler.protocol.messages import Control, Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import (
     JobRecord,
     LaneDepth,
-    Publication,
+    Progress,
     Published,
     Put,
     QueuePresence,
@@ -55,7 +55,7 @@ class MemoryQueue:
         tenant_limit: int | None = None,
         waited_ms: int = 0,
         prefixes: bytes = b"",
-        generated: Sequence[Sequence[int]] = (),
+        generated: int = 0,
     ) -> Put:
         return self._queue.put(
             self._clock(),
@@ -72,25 +72,17 @@ class MemoryQueue:
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         return self._queue.renew_lease(self._clock(), worker_id, holding)
 
-    async def publish(
-        self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
-    ) -> set[str]:
-        return self._queue.publish(self._clock(), gateway_id, worker_id, items, serial=serial or "")
+    async def report(self, worker_id: str, items: Sequence[Progress], *, serial: str | None = None) -> set[str]:
+        return self._queue.report(worker_id, items, serial=serial or "")
 
     async def cancel(self, job_id: str) -> JobRecord | None:
         return self._queue.cancel(job_id)
-
-    async def grant(self, job_id: str, granted_until: int) -> bool:
-        return self._queue.grant(job_id, granted_until)
 
     async def record(self, job_id: str) -> JobRecord | None:
         return self._queue.record(job_id)
 
     async def published(self, job_id: str) -> Published | None:
         return self._queue.published(job_id)
-
-    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
-        return self._queue.amend(self._clock(), job_id, epoch, generated)
 
     async def forget(self, job_ids: Iterable[str]) -> None:
         self._queue.forget(job_ids)
@@ -140,7 +132,7 @@ class MemoryQueue:
             return Wake.NOTHING
         return Wake.LATER if home not in ("", worker_id) else Wake.NOW
 
-    async def events(self, gateway_id: str) -> list[Event]:
+    async def events(self, gateway_id: str) -> list[Finished]:
         return self._queue.events.pop(gateway_id, [])
 
     async def controls(self, worker_id: str) -> list[Control]:
@@ -163,8 +155,8 @@ class StoredQueue(RedisQueue):
         self._last_ids: dict[str, str] = {}
         self._woken_ids: dict[str, str] = {}
 
-    async def events(self, gateway_id: str) -> list[Event]:
-        everything: list[Event] = []
+    async def events(self, gateway_id: str) -> list[Finished]:
+        everything: list[Finished] = []
         while True:
             last_id = self._last_ids.get(gateway_id, "0-0")
             self._last_ids[gateway_id], events = await self.read_events(gateway_id, last_id, 0)
@@ -225,19 +217,16 @@ def room(
     )
 
 
-def tokens(
-    lease: Lease, *ids: int, first: int = 0, choice: int = 0, cost: float = 0.0, ends: Outcome | None = None
-) -> Publication:
-    """What a worker that holds this lease says after it sampled `ids`."""
-    job_id, epoch = lease.job.job_id, lease.epoch
-    said: list[Event] = []
-    if ids:
-        delta = TokenDelta(job_id=job_id, epoch=epoch, choice=choice, first_index=first, token_ids=ids)
-        said.append(delta)
-    if ends:
-        said.append(Finished(job_id=job_id, epoch=epoch, outcome=ends))
-    runs = ((choice, first, ids),) if ids else ()
-    return Publication(job_id, epoch, tuple(said), runs, cost, ends)
+def progress(
+    lease: Lease,
+    generated: int = 0,
+    *,
+    cost: float = 0.0,
+    ends: Outcome | None = None,
+    token_ids: tuple[tuple[int, ...], ...] = (),
+) -> Progress:
+    """What the worker that holds this lease reports: all tokens so far, and the cost since its last report."""
+    return Progress(lease.job.job_id, lease.epoch, generated, cost, ends, token_ids)
 
 
 async def take_one(queue: Queue, worker_id: str = "w1", lane: LaneName = LaneName.LATENCY) -> Lease:

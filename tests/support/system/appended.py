@@ -1,6 +1,5 @@
 """What a store did, read from its append-only file: every write of every script in order, whoever was killed then."""
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,15 +68,11 @@ def _commands(data: bytes) -> Iterator[Command]:
 
 @dataclass
 class Account:
-    """One tenant's budget and what was published for it, followed write by write."""
+    """One tenant's budget, followed write by write."""
 
     tenant: str
     limit: int
     """Of the month."""
-    published: dict[str, int] = field(default_factory=dict)
-    """By job."""
-    ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The same tokens, by `job:choice`."""
     ledger: dict[str, dict[str, str]] = field(default_factory=dict)
     """By booking."""
     settled: set[str] = field(default_factory=set)
@@ -97,12 +92,7 @@ class Account:
 
     def _take(self, command: Command) -> None:
         verb, key = command[0].upper(), command[1].decode() if len(command) > 1 else ""
-        if verb == b"APPEND" and ":ids:" in key:
-            choice = key.split(":ids:")[1]
-            job_id, count = choice.rsplit(":", 1)[0], len(command[2]) // 4
-            self.published[job_id] = self.published.get(job_id, 0) + count
-            self.ids[choice] = self.ids.get(choice, ()) + struct.unpack(f"<{count}I", command[2])
-        elif verb in (b"SET", b"MSET"):
+        if verb in (b"SET", b"MSET"):
             for name, value in zip(command[1::2], command[2::2], strict=False):
                 self._set(name.decode(), value)
         elif verb == b"XADD" and key.endswith(f":ledger:{self.tenant}"):
@@ -117,15 +107,6 @@ class Account:
             self.held, self.spent = int(prompt + output), int(figures[MONTH_SUM])
         elif ":job:" in name and value == b"settled":
             self.settled.add(name.split(":job:")[1])
-
-    @property
-    def given_back(self) -> set[str]:
-        """Bookings of requests that were refused, though a worker may have begun with them."""
-        return self.settled - self.ledger.keys()
-
-    def published_of(self, booking: str) -> int:
-        """Tokens of all its jobs."""
-        return sum(count for job_id, count in self.published.items() if job_id.split("-")[0] == booking)
 
 
 def _entry(line: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import subprocess
@@ -63,6 +64,19 @@ def kill(victim: Victim, away_s: float = 0.0) -> None:
 
 
 @dataclass
+class Received:
+    """What a client has of one request."""
+
+    booking: str = ""
+    tokens: int = 0
+    """Output tokens, as the last usage that arrived has them."""
+    is_whole: bool = False
+    """Its answer arrived to its end."""
+    deaths: int = 0
+    """Processes that were killed while it ran, or just before or after."""
+
+
+@dataclass
 class World:
     """All of them. Use it as a context."""
 
@@ -79,6 +93,7 @@ class World:
     urls: list[str] = field(default_factory=list)
     workers: list[Process] = field(default_factory=list)
     key: str = ""
+    received: list[Received] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.store = EmbeddedStore(self.directory)
@@ -137,8 +152,11 @@ class World:
 
     async def schedule(self) -> None:
         """Requests of every kind, and one or two deaths amid them."""
-        asking = [asyncio.create_task(self._ask()) for _ in range(REQUESTS)]
-        for _ in range(self.chooser.choice((1, 1, 2))):
+        deaths = self.chooser.choice((1, 1, 2))
+        received = [Received(deaths=deaths) for _ in range(REQUESTS)]
+        self.received += received
+        asking = [asyncio.create_task(self._ask(each)) for each in received]
+        for _ in range(deaths):
             await asyncio.sleep(self.chooser.uniform(0.0, 0.25))
             kill(self.chooser.choice(self.victims))
         await asyncio.gather(*asking)
@@ -148,16 +166,18 @@ class World:
         """Whom to kill."""
         return [*self.gateways, *self.workers, self.store]
 
-    async def _ask(self) -> None:
+    async def _ask(self, received: Received) -> None:
         chooser = self.chooser
         await asyncio.sleep(chooser.uniform(0.0, 0.2))
-        body = {
+        body: dict[str, Any] = {
             "model": "tiny",
             "prompt": [[5] * chooser.randint(1, 4) for _ in range(chooser.choice((1, 1, 2)))],
             "n": chooser.choice((1, 1, 2)),
             "stream": chooser.random() < 0.5,
             "ignore_eos": True,
         }
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         if chooser.random() < 0.7:
             body["max_tokens"] = chooser.randint(1, LONGEST)
         lines = chooser.choice((None, None, chooser.randint(0, 40)))
@@ -169,7 +189,8 @@ class World:
                     "POST", f"{chooser.choice(self.urls)}/v1/completions", json=body, headers=headers
                 ) as answer,
             ):
-                async for _ in answer.aiter_lines():
+                async for line in answer.aiter_lines():
+                    _note(received, line)
                     if lines is not None:
                         lines -= 1
                         if lines <= 0:
@@ -185,3 +206,17 @@ class World:
                     return
             await asyncio.sleep(0.1)
         raise AssertionError("tokens stay reserved")
+
+
+def _note(received: Received, line: str) -> None:
+    """Keep what a line of an answer, plain or streamed, says of its request."""
+    said = line.removeprefix("data: ")
+    if said == "[DONE]":
+        received.is_whole = True
+    if not said.startswith("{"):
+        return
+    chunk = json.loads(said)
+    if usage := chunk.get("usage"):
+        received.booking = chunk["id"].partition("-")[2]
+        received.tokens = usage["completion_tokens"]
+        received.is_whole = received.is_whole or line == said

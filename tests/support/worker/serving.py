@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import redis.asyncio
 
@@ -17,6 +18,7 @@ from fairlane.store.retry import StoreLink
 from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine_thread import Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.runtime import dial
 from fairlane.worker.server import WorkerServer
 from tests.support.worker.listener import Listener, listening
 from tests.support.worker.scripted import ScriptedRunner, engine
@@ -123,6 +125,7 @@ async def working(
         registry=registry,
         card=CARD,
         link=StoreLink(5.0),
+        dial=partial(dial, worker_id, QUEUE, registry),
         heartbeat=Heartbeat(about, CostModel()),
         lease_s=lease_s,
         drain_s=drain_s,

@@ -1,9 +1,9 @@
-"""Real workers in virtual time: server, intake, engine and planner, on the queue's rules in memory.
+"""Real workers in virtual time: server, intake, engine, planner and outlet, on the queue's rules in memory.
 
-The event loop's clock jumps from timer to timer: a minute takes milliseconds, and a seed is one schedule. What a
-schedule draws are delays: of each request to the store, of each answer, of each step of an engine, and of each report
-from an engine to its worker's loop. Any order in which the real processes' events may interleave follows from some
-delays.
+The event loop's clock jumps from timer to timer: a minute takes milliseconds, and a seed is one schedule. A schedule
+draws delays: of each request to the store, of each answer, of each write on a link, of each step of an engine, and of
+each report from an engine to its worker's loop. Any order in which the real processes' events may interleave follows
+from some delays.
 """
 
 import asyncio
@@ -11,9 +11,11 @@ import selectors
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, NoReturn, TypeVar, cast
 
+from fairlane.scheduler.links.dialer import GatewayPeer
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -21,13 +23,15 @@ from fairlane.scheduler.protocol.messages import Control, Job, Lease, WorkerStat
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import Publication, Wake
+from fairlane.scheduler.queue.types import Progress, Wake
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine_thread import REST_S, Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.reports import Report
 from fairlane.worker.server import WorkerServer
 from tests.support.scheduler.model_queue import ModelQueue
+from tests.support.worker.gateway_end import GatewayEnd
+from tests.support.worker.memory_link import MemoryLink
 from tests.support.worker.scripted import ScriptedRunner, engine
 from tests.support.worker.serving import CARD
 
@@ -76,6 +80,7 @@ class VirtualStore:
     ) -> None:
         self.random = random
         self.queue = ModelQueue(DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
+        self.gateway = GatewayEnd()
         self.takes = 0
         self.put_s: dict[str, float] = {}
         self.taken_s: dict[str, float] = {}
@@ -101,6 +106,7 @@ class VirtualStore:
 
         def put() -> str:
             self.put_s[job.job_id] = self.now_s
+            self.gateway.expect(job)
             return self.queue.put(self.now_ms, job).called
 
         left_ms = CALL_PATIENCE_MS if await self._call(put) else 0
@@ -130,11 +136,19 @@ class VirtualStore:
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str) -> bool:
         return await self._call(lambda: self.queue.renew_lease(self.now_ms, worker_id, holding))
 
-    async def publish(self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str) -> set[str]:
-        def publish() -> set[str]:
-            return self.queue.publish(self.now_ms, gateway_id, worker_id, items, serial=serial)
+    async def report(self, worker_id: str, items: Sequence[Progress], *, serial: str) -> set[str]:
+        return await self._call(lambda: self.queue.report(worker_id, items))
 
-        return await self._call(publish)
+    def dial(self, worker_id: str, _job: Job, peer: GatewayPeer) -> MemoryLink:
+        """Return a worker's link to the gateway, whose writes take drawn times in each direction."""
+        link, loop, due_s = MemoryLink(self.gateway, peer, worker_id), asyncio.get_running_loop(), [0.0, 0.0]
+
+        def written(to_worker: bool) -> None:
+            due_s[to_worker] = max(due_s[to_worker], loop.time() + self.random.choice(STORE_S))
+            loop.call_at(due_s[to_worker], link.deliver_to_worker if to_worker else link.deliver_to_gateway)
+
+        link.on_write = written
+        return link
 
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
         given = list(job_ids)
@@ -195,7 +209,7 @@ class VirtualThread(EngineThread):
         self._report()
         could_run = True
         while True:
-            if not (could_run and self._can_step):
+            if not (could_run and self._engine.has_work):
                 self._flush_reports()
                 await self._rest(None if could_run else REST_S)
             commands, self._commands = self._commands, []
@@ -234,6 +248,7 @@ def virtual_worker(store: VirtualStore, worker_id: str, *, max_sequences: int, b
         registry=cast(RedisRegistry, NoRegistry()),
         card=CARD,
         link=StoreLink(60.0),
+        dial=partial(store.dial, worker_id),
         heartbeat=Heartbeat(about, CostModel()),
         lease_s=LEASE_S,
         drain_s=1.0,

@@ -60,7 +60,6 @@ async def test_fifty_streams_on_a_hundred_tokens_a_minute_are_told_no_token_more
 
     charged = {booking: int(entry["output_tokens"]) for booking, entry in account.ledger.items()}
     prompts = sum(int(entry["prompt_tokens"]) for entry in account.ledger.values())
-    assert charged == {booking: account.published_of(booking) for booking in charged}
     assert told == sum(charged.values()) > 0
     assert used == told + prompts <= BUDGET
     assert clients.ends["once refused"] > 0

@@ -25,7 +25,7 @@ end
 
 -- The fields of a record, without its body; `lane` comes first.
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
-  'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
+  'hard_first', 'hard_end', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
   'generated', 'credit', 'follows', 'whole', 'claim', 'bucket', 'prefix', 'marks'}
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true,
   prefix = true, marks = true}
@@ -44,10 +44,8 @@ local function load(job_id, fields)
 end
 
 local function describe(job)
-  local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
-    job.epoch, job.guaranteed}
-  for choice = 0, job.n - 1 do answer[11 + choice] = call('STRLEN', key('ids', job.job_id, choice)) / 4 end
-  return answer
+  return {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled, job.epoch,
+    job.guaranteed, job.generated}
 end
 
 -- Append an entry to a stream, which is bounded and expires an hour after its last entry.

@@ -130,9 +130,11 @@ local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt'
 local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its job_id follows
 local RESUMES = 2 -- added to `guaranteed` if the job has tokens: its other sort fields are in its record
 
--- When a waiting job expires: at its hard deadline or, without one, after the lane's maximum wait.
+-- When a waiting job expires: at its hard deadline or, without one, after the lane's maximum wait. Once it has run, only
+-- its gateway knows whether the first token came in time.
 local function expires(job)
-  local hard = job.generated > 0 and job.hard_end or math.min(job.hard_end, job.hard_first)
+  local has_run = job.generated > 0 or job.returned == 1
+  local hard = has_run and job.hard_end or math.min(job.hard_end, job.hard_first)
   return hard < NEVER_MS and hard or job.queued + LANE[job.lane].max_wait_ms
 end
 
@@ -287,11 +289,10 @@ local function finish(job, outcome, message, silent)
   call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated)
   call('HDEL', record, 'body')
   call('PEXPIRE', record, KEPT_MS)
-  for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.job_id, choice), KEPT_MS) end
   list_ended(job, NOW + KEPT_MS)
   if silent then return end
   local event = {type = 'finished', job_id = job.job_id, epoch = job.epoch, outcome = outcome, error = message or ''}
-  tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))
+  tell(key('events', job.gateway), 'e', cmsgpack.pack(event))
 end
 
 -- End at most PER_CALL expired waiting jobs. Returns how many there were.
@@ -308,11 +309,8 @@ end
 
 -- The answer of `take` for a leased job, which was loaded with its body.
 local function describe_lease(job)
-  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
-  for choice = 0, job.n - 1 do
-    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.job_id, choice)) or ''
-  end
-  return answer
+  local has_tokens = (job.epoch > 1 or job.generated > 0) and 1 or 0 -- its gateway may have some
+  return {job.body, job.epoch, NOW - job.arrived, job.guaranteed, has_tokens}
 end
 
 -- Lease a waiting job, loaded with its body, to a worker, and charge `cost` provisionally. Returns the answer of `take`.

@@ -1,0 +1,135 @@
+"""One connection between a worker and a gateway: frames in and out, and pings.
+
+A peer that is silent for SILENT_S is gone, whatever the network says: service meshes keep connections of dead processes
+open. Nothing is buffered beyond what the gateway has granted, so writes need no limit of their own."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from fairlane.scheduler.links.frames import MAX_FRAME_BYTES, MAX_HANDSHAKE_BYTES, Codec, FrameError
+
+log = logging.getLogger(__name__)
+
+PING_S = 0.5
+SILENT_S = 2.0
+HANDSHAKE_S = 3.0
+
+
+class Peer(Protocol):
+    """What a link's owner does with it. The calls come from the event loop and must not raise."""
+
+    def received(self, link: "Link", messages: Sequence[Any]) -> None:
+        """Handle one frame's messages."""
+
+    def lost(self, link: "Link") -> None:
+        """Called once, after the last message, for a link that was open."""
+
+
+class Link(asyncio.Protocol):
+    """One end of a connection. `peer_name` is the worker's or the gateway's id, once it has proved it; `queue` is a
+    worker's."""
+
+    def __init__(self, owner: Peer, handshake: object) -> None:
+        """`handshake` is the type of the messages before `open`, which `shake` returns."""
+        self.peer_name = self.queue = ""
+        self.is_open = self.has_heard = False
+        self._owner = owner
+        self._codec = Codec(handshake, MAX_HANDSHAKE_BYTES)
+        self._said: asyncio.Queue[Any] = asyncio.Queue()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._ticking: asyncio.TimerHandle | None = None
+        self._heard_s = self._loop.time()
+        self._has_sent = False
+        self._ended = self._loop.create_future()
+
+    # Handshake.
+
+    async def shake(self) -> Any:  # noqa: ANN401 - the type given at the start
+        """Return the peer's next message of the handshake. Raises FrameError if the peer left."""
+        next_said = asyncio.ensure_future(self._said.get())
+        await asyncio.wait([next_said, self._ended], return_when=asyncio.FIRST_COMPLETED)
+        if not next_said.done():
+            next_said.cancel()
+            raise FrameError("the peer left during the handshake")
+        return next_said.result()
+
+    def open(self, peer_name: str, incoming: object, queue: str = "") -> None:
+        """End the handshake: frames of this type go to the owner from now on. Call it before anything else is sent.
+
+        Raises FrameError if the connection is lost already, because its owner would not be informed."""
+        if self._ended.done():
+            raise FrameError("the peer left during the handshake")
+        self.peer_name, self.queue, self.is_open = peer_name, queue, True
+        self._codec.expect(incoming, MAX_FRAME_BYTES)
+        self._loop.call_soon(self.data_received, b"")  # frames that came with the handshake's last
+        self._tick()
+
+    # Messages.
+
+    def send(self, messages: Sequence[msgspec.Struct]) -> None:
+        """Send messages in one write. Messages on a closed link are dropped, as a lost connection drops them."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._has_sent = True
+        self._transport.write(self._codec.encode(messages))
+
+    def close(self) -> None:
+        """Close the connection without waiting for what was not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def closed(self) -> None:
+        """Wait until the connection has ended."""
+        await asyncio.shield(self._ended)
+
+    # asyncio.Protocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass whole frames on; close the link at a broken one."""
+        self._heard_s, self.has_heard = self._loop.time(), True
+        self._codec.feed(data)
+        try:
+            while (messages := self._codec.next()) is not None:
+                if self.is_open:
+                    if messages:
+                        self._owner.received(self, messages)
+                else:
+                    self._take_handshake(messages)
+                    return  # what follows is read by the type that `open` sets
+        except FrameError as error:
+            log.warning("link closed: peer=%s error=%s", self.peer_name or "not authenticated", error)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Inform the owner of a link that was open."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if not self._ended.done():
+            self._ended.set_result(None)
+        if self.is_open:
+            self._owner.lost(self)
+
+    def _take_handshake(self, messages: Sequence[Any]) -> None:
+        if len(messages) != 1:
+            raise FrameError("unexpected handshake")
+        self._said.put_nowait(messages[0])
+
+    def _tick(self) -> None:
+        """Send a ping if nothing else was sent; give up a silent peer."""
+        if self._loop.time() - self._heard_s > SILENT_S:
+            log.warning("link lost: %s was silent for %.1f s", self.peer_name, SILENT_S)
+            self.close()
+            return
+        if not self._has_sent:
+            self.send(())
+        self._has_sent = False
+        self._ticking = self._loop.call_later(PING_S, self._tick)

@@ -1,0 +1,125 @@
+"""The gateway's end of its links: accepts workers that know the fleet's secret.
+
+Peers that have not proved it are few, short-lived and told nothing: beyond MOST_UNPROVEN the oldest is closed."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fairlane.scheduler.links import handshake, unix_sockets
+from fairlane.scheduler.links.connection import HANDSHAKE_S, Link, Peer
+from fairlane.scheduler.links.frames import FrameError, ToGateway
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+MOST_UNPROVEN = 64
+# Refused dials are logged at most this often.
+LOG_EVERY_S = 10.0
+
+
+class LinkListener:
+    """Accepts links for one gateway process, each for the peer of `accept`."""
+
+    def __init__(self, gateway_id: str, secret: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
+        self.gateway_id = gateway_id
+        self._secret = secret
+        self._peer = peer
+        self.links: set[Link] = set()
+        self._unproven: dict[Link, asyncio.Task[None]] = {}
+        self._server: asyncio.Server | None = None
+        self._socket: Path | None = None
+        self._logged_s = -LOG_EVERY_S
+        # Dials without a proof, or for another gateway. Connections on which nothing was said are no dials.
+        self.refused = 0
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on TCP; return the port. Raises OSError."""
+        self._server = await asyncio.get_running_loop().create_server(
+            self._accepted(), host, port, ssl=tls, ssl_handshake_timeout=HANDSHAKE_S if tls else None
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def listen_unix(self, path: Path) -> None:
+        """Listen on a Unix socket, which only this user may open. Raises OSError."""
+        listening = unix_sockets.listening(path)
+        self._socket = path
+        self._server = await asyncio.get_running_loop().create_unix_server(self._accepted(), sock=listening)
+
+    async def aclose(self) -> None:
+        """Close the port and all links."""
+        if self._server is not None:
+            self._server.close()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+        for link in [*self.links, *self._unproven]:
+            link.close()
+        await asyncio.gather(*self._unproven.values(), return_exceptions=True)
+
+    def _accepted(self) -> Callable[[], "_Accepted"]:
+        return lambda: _Accepted(self)
+
+    def made(self, link: "_Accepted") -> None:
+        """Begin the handshake of a new connection."""
+        if len(self._unproven) >= MOST_UNPROVEN:
+            next(iter(self._unproven)).close()
+        self._unproven[link] = asyncio.get_running_loop().create_task(self._shake(link))
+
+    async def _shake(self, link: "_Accepted") -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                asked = handshake.challenge()
+                link.send([asked])
+                said: handshake.Hello = await link.shake()
+                answer = handshake.answer(await self._secret(), asked, said, self.gateway_id)
+                link.send([answer])
+                if isinstance(answer, handshake.Unwelcome):
+                    self._refuse(f"{said.worker_id}: {answer.reason}")
+                    await link.closed()
+                    return
+                link.open(said.worker_id, ToGateway, said.queue)
+                self.links.add(link)
+        except (FrameError, handshake.LinkRefused, TimeoutError, *STORE_ERRORS) as error:
+            if link.has_heard:
+                self._refuse(str(error) or "no answer in time")
+        finally:
+            self._unproven.pop(link, None)
+            if not link.is_open:
+                link.close()
+
+    def left(self, link: Link) -> None:
+        """Forget a link, and pass its loss on."""
+        self.links.discard(link)
+        self._peer.lost(link)
+
+    def _refuse(self, why: str) -> None:
+        self.refused += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            log.warning("link refused (%d so far): %s", self.refused, why)
+
+    @property
+    def peer(self) -> Peer:
+        """Who handles the links' messages."""
+        return self._peer
+
+
+class _Accepted(Link):
+    """A link of the listener."""
+
+    def __init__(self, listener: LinkListener) -> None:
+        super().__init__(listener.peer, handshake.Hello)
+        self._listener = listener
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._listener.made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_open, self.is_open = self.is_open, False
+        super().connection_lost(exc)
+        if was_open:
+            self._listener.left(self)

@@ -1,0 +1,389 @@
+"""A worker's output: tokens go to their gateways over links, progress goes to the store.
+
+A job's stream opens when its gateway has answered how many tokens it has. A job that nobody has run before starts at
+once, and the answer follows; any other starts from the answer. What the engine produces is kept until the gateway has
+the job's end, so that a redialled link continues where the lost one ended. The end is reported to the store after that.
+If a gateway stays out of reach, its jobs return to the queue, whatever became of them here: whoever takes such a job
+next asks the gateway first."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+import msgspec
+
+from fairlane.scheduler.links.dialer import GatewayPeer
+from fairlane.scheduler.links.frames import Closed, Granted, Left, Open, Opened, Refused, Stop
+from fairlane.scheduler.protocol.messages import (
+    Finished,
+    Job,
+    Lease,
+    Outcome,
+)
+from fairlane.scheduler.queue.types import Progress
+from fairlane.store.retry import StoreLink
+from fairlane.worker.output_stream import OutputStream, messages_of
+from fairlane.worker.reports import Publication
+
+# Weighted tokens that a job computes beyond its last report before the next one. Its first ones were charged when it
+# was taken.
+REPORT_COST = 256.0
+# A link without jobs stays open for this long.
+LINGER_S = 60.0
+
+Report = Callable[[Sequence[Progress], str], Awaitable[set[str]]]
+Release = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class GatewayLink(Protocol):
+    """A link to one gateway, as `scheduler.links.dialer.Dialer` is."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def send(self, messages: Sequence[msgspec.Struct]) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+Dial = Callable[[Job, GatewayPeer], GatewayLink]
+
+
+class JobOwner(Protocol):
+    """The worker's server, which moves jobs into and out of the engine."""
+
+    def start_job(self, lease: Lease, *, again: bool) -> None:
+        """Give a job to the engine. `again`: it runs already, from fewer tokens, and begins anew."""
+
+    def grant_job(self, job_id: str, granted_until: int) -> None: ...
+
+    def cancel_job(self, job_id: str) -> None: ...
+
+    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
+        """Remove jobs from the engine, by id and epoch."""
+
+    def forget_job(self, job_id: str, epoch: int) -> None:
+        """Called when the store no longer assigns the job to this worker."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Stream(OutputStream):
+    gateway: "_Gateway"
+
+
+@dataclass(slots=True, eq=False)
+class _Gateway:
+    """One gateway and this worker's streams to it."""
+
+    outlet: "Outlet"
+    gateway_id: str
+    streams: dict[int, _Stream] = field(default_factory=dict)
+    link: GatewayLink = field(init=False)
+    task: asyncio.Task[None] = field(init=False)
+    # Gives its jobs up while it is out of reach, or closes the link while it has no jobs.
+    timer: asyncio.TimerHandle | None = None
+    _timed: Callable[["_Gateway"], None] | None = None
+
+    def arm(self) -> None:
+        """Set the timer for the present state. It runs on if it is set already: more jobs must not postpone it."""
+        outlet, timed, limit_s = self.outlet, None, LINGER_S
+        if not self.streams:
+            timed = outlet.hang_up
+        elif not self.link.is_open:
+            timed, limit_s = outlet.out_of_reach, outlet.patience_s
+        if timed == self._timed:
+            return
+        self.disarm()
+        if timed is not None:
+            self._timed, self.timer = timed, asyncio.get_running_loop().call_later(limit_s, timed, self)
+
+    def disarm(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self._timed = None
+
+    def leave(self, streams: Sequence[_Stream]) -> None:
+        """Remove streams. The gateway is notified of those that it may consider open."""
+        removed = [stream for stream in streams if self.streams.pop(stream.number, None) is not None]
+        left = [Left(stream.number) for stream in removed if not stream.is_over]
+        if left:
+            self.link.send(left)
+        self.arm()
+
+    def linked(self) -> None:
+        self.arm()
+        self.link.send([Open(stream.number, *stream.key) for stream in self.streams.values() if not stream.is_over])
+
+    def unlinked(self) -> None:
+        for stream in self.streams.values():
+            stream.is_open = False
+        self.arm()
+
+    def received(self, messages: Sequence[Any]) -> None:
+        for message in messages:
+            stream = self.streams.get(message.stream)
+            if stream is None or stream.is_over:
+                continue
+            match message:
+                case Opened():
+                    self.outlet.opened(stream, message)
+                case Granted():
+                    self.outlet.owner.grant_job(stream.job_id, message.granted_until)
+                case Stop():
+                    self.outlet.owner.cancel_job(stream.job_id)
+                case Closed():
+                    self.outlet.over(stream)
+                case Refused():
+                    self.outlet.refused(stream, message)
+
+
+class Outlet:
+    """All streams of one worker. Used only on the event loop."""
+
+    def __init__(
+        self,
+        owner: JobOwner,
+        *,
+        dial: Dial,
+        report: Report,
+        release: Release,
+        link: StoreLink,
+        new_serial: Callable[[], str],
+        patience_s: float,
+    ) -> None:
+        """`patience_s`: how long jobs wait for a gateway that is out of reach."""
+        self.owner = owner
+        self.patience_s = patience_s
+        self._dial = dial
+        self._report = report
+        self._release = release
+        self._link = link
+        self._new_serial = new_serial
+        self._streams: dict[str, _Stream] = {}
+        self._gateways: dict[str, _Gateway] = {}
+        self._numbers = count(1)
+        self._due: dict[tuple[str, int], _Stream] = {}
+        self._returning: list[_Stream] = []
+        self._wanted = asyncio.Event()
+        self._flushed = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._flushed.set()
+        self._emptied.set()
+
+    # Leases in.
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        """Open a stream for each lease, and start those that nobody has run before."""
+        opening: dict[_Gateway, list[Open]] = defaultdict(list)
+        for lease in leases:
+            self._replace(lease.job.job_id)
+            gateway = self._gateway(lease.job)
+            stream = _Stream(lease, next(self._numbers), waits=lease.started, gateway=gateway)
+            stream.begin([()] * lease.job.n)
+            gateway.streams[stream.number] = self._streams[stream.job_id] = stream
+            self._emptied.clear()
+            opening[gateway].append(Open(stream.number, *stream.key))
+            if not stream.waits:
+                self.owner.start_job(lease, again=False)
+        for gateway, opens in opening.items():
+            gateway.arm()
+            gateway.link.send(opens)
+
+    def waiting(self) -> list[str]:
+        """Return the jobs that have not started, because their gateway has not answered."""
+        return [stream.job_id for stream in self._streams.values() if stream.waits]
+
+    def cancel(self, job_id: str) -> bool:
+        """Cancel a job as the store asks. Return whether the engine may have it."""
+        stream = self._streams.get(job_id)
+        if stream is None or not (stream.waits or stream.end is not None):
+            return True
+        if not stream.gateway.link.is_open:
+            self._return([stream])  # the store ends it then, and notifies its gateway
+        elif stream.end is None:  # its gateway gets the end in place of the tokens
+            stream.record([Finished(job_id=job_id, epoch=stream.lease.epoch, outcome=Outcome.CANCELLED)])
+        return False
+
+    # Output.
+
+    def put(self, publications: Iterable[Publication]) -> None:
+        """Send what a turn of the engine produced, one write for each gateway."""
+        sending: dict[_Gateway, list[msgspec.Struct]] = defaultdict(list)
+        for each in publications:
+            stream = self._streams.get(each.job_id)
+            if stream is None or stream.lease.epoch != each.epoch or stream.is_over:
+                continue
+            stream.cost += each.cost
+            if stream.lease is each.lease:  # else it began anew since, from more tokens
+                stream.record(each.events)
+                if stream.is_open:
+                    sending[stream.gateway] += messages_of(stream.number, each.events)
+            is_claim_used = stream.lease.job.guaranteed and not stream.reported and stream.generated
+            if stream.cost >= REPORT_COST or is_claim_used:
+                self._want(stream)
+        for gateway, messages in sending.items():
+            gateway.link.send(messages)
+
+    # What gateways say.
+
+    def opened(self, stream: _Stream, message: Opened) -> None:
+        """Start a job that waited, start it anew if the gateway has more than this worker, or send what it lacks."""
+        has = message.generated
+        if len(has) != len(stream.output):
+            self.refused(stream, Refused(stream.number))
+            return
+        stream.is_open = True
+        is_behind = any(len(theirs) > len(own) for theirs, own in zip(has, stream.output, strict=True))
+        if (stream.waits or is_behind) and stream.end is None:
+            again, stream.waits = not stream.waits, False
+            stream.begin(has)
+            job = msgspec.structs.replace(stream.lease.job, granted_until=message.granted_until)
+            stream.lease = msgspec.structs.replace(stream.lease, job=job, generated=has)
+            self.owner.start_job(stream.lease, again=again)
+            return
+        messages = [message for event in stream.since(has) for message in messages_of(stream.number, (event,))]
+        if messages:
+            stream.gateway.link.send(messages)
+        if message.granted_until > stream.lease.job.granted_until:
+            self.owner.grant_job(stream.job_id, message.granted_until)
+
+    def over(self, stream: _Stream) -> None:
+        """Report a job's end: its gateway has it, or will not ask for it."""
+        stream.is_over = True
+        self._want(stream)
+
+    def refused(self, stream: _Stream, message: Refused) -> None:
+        """Drop a job whose gateway has ended it, or gets it under a later lease."""
+        stream.is_open = False
+        if stream.end is None or message.superseded:
+            self.owner.drop_jobs([stream.key], "its gateway refused it")
+        if message.superseded:  # the store ignores it, unless it has forgotten the later lease
+            self._return([stream])
+            return
+        stream.outcome = stream.outcome or Outcome.CANCELLED
+        self.over(stream)
+
+    def out_of_reach(self, gateway: _Gateway) -> None:
+        """Return the jobs of a gateway that could not be reached."""
+        gateway.disarm()
+        streams = list(gateway.streams.values())
+        self.owner.drop_jobs([stream.key for stream in streams], f"gateway {gateway.gateway_id} cannot be reached")
+        self._return(streams)
+
+    def hang_up(self, gateway: _Gateway) -> None:
+        """Close the link to a gateway without jobs."""
+        gateway.task.cancel()
+        del self._gateways[gateway.gateway_id]
+
+    # Returns to the queue.
+
+    def give_back(self, job_ids: Iterable[str]) -> None:
+        """Return jobs to the queue that the engine does not have, or not any more."""
+        self._return([self._streams[job_id] for job_id in job_ids if job_id in self._streams])
+
+    async def hand_back_all(self) -> None:
+        """Return what is left to the queue."""
+        self._return(list(self._streams.values()))
+        await self.flushed()
+
+    async def flushed(self) -> None:
+        """Wait until everything so far is reported and returned."""
+        await self._flushed.wait()
+
+    def drop(self, jobs: Iterable[tuple[str, int]]) -> None:
+        """Forget jobs that this worker has lost."""
+        for job_id, epoch in jobs:
+            if self._has(job_id, epoch):
+                self._forget(self._streams[job_id])
+
+    def _return(self, streams: Sequence[_Stream]) -> None:
+        leaving: dict[_Gateway, list[_Stream]] = defaultdict(list)
+        for stream in streams:
+            if stream not in self._returning:
+                leaving[stream.gateway].append(stream)
+                self._returning.append(stream)
+        for gateway, left in leaving.items():
+            gateway.leave(left)
+        self._wake()
+
+    # Reports to the store.
+
+    async def run(self) -> None:
+        """Report progress, and return jobs to the queue, as long as the worker serves."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            due, self._due = self._due, {}
+            returning, self._returning = self._returning, []
+            for stream in returning:
+                due.pop(stream.key, None)
+            items = [stream.progress(returns=False) for stream in due.values()]
+            items += [stream.progress(returns=True) for stream in returning]
+            if items:
+                await self._send(items, returning)
+            if not self._wanted.is_set():
+                self._flushed.set()
+
+    async def emptied(self) -> None:
+        """Wait until no job is left: all are reported, dropped or returned."""
+        await self._emptied.wait()
+
+    async def aclose(self) -> None:
+        """Close all links."""
+        tasks = [gateway.task for gateway in self._gateways.values()]
+        for gateway in self._gateways.values():
+            gateway.task.cancel()
+            gateway.disarm()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send(self, items: Sequence[Progress], returning: Sequence[_Stream]) -> None:
+        refused = await self._link.persist("report", partial(self._report, items, self._new_serial()))
+        held = [stream.job_id for stream in returning if stream.job_id not in refused and self._has(*stream.key)]
+        if held:
+            await self._link.persist("release", partial(self._release, held))
+        lost = [(item.job_id, item.epoch) for item in items if item.job_id in refused and item.ends is None]
+        if lost:
+            self.owner.drop_jobs(lost, "they were reassigned to other workers")
+        self.drop([*lost, *[(item.job_id, item.epoch) for item in items if item.ends is not None]])
+        self.drop([stream.key for stream in returning])
+
+    def _has(self, job_id: str, epoch: int) -> bool:
+        stream = self._streams.get(job_id)
+        return stream is not None and stream.lease.epoch == epoch
+
+    def _replace(self, job_id: str) -> None:
+        # A report must not name a job under two epochs: the store would refuse both.
+        older = self._streams.get(job_id)
+        if older is not None:
+            self.owner.drop_jobs([older.key], "it was leased again")
+            self._forget(older)
+
+    def _want(self, stream: _Stream) -> None:
+        self._due[stream.key] = stream
+        self._wake()
+
+    def _wake(self) -> None:
+        self._flushed.clear()
+        self._wanted.set()
+
+    def _forget(self, stream: _Stream) -> None:
+        self._due.pop(stream.key, None)
+        if stream in self._returning:
+            self._returning.remove(stream)
+        del self._streams[stream.job_id]
+        self.owner.forget_job(*stream.key)
+        stream.gateway.leave([stream])
+        if not self._streams:
+            self._emptied.set()
+
+    def _gateway(self, job: Job) -> _Gateway:
+        gateway = self._gateways.get(job.gateway_id)
+        if gateway is None:
+            gateway = self._gateways[job.gateway_id] = _Gateway(self, job.gateway_id)
+            gateway.link = self._dial(job, gateway)
+            gateway.task = asyncio.get_running_loop().create_task(gateway.link.run(), name=f"link {job.gateway_id}")
+        return gateway
