@@ -17,7 +17,6 @@ from fairlane.scheduler.protocol.messages import (
     Cancel,
     Drain,
     ForgetPrompts,
-    Grant,
     Lease,
     ModelCard,
     Undrain,
@@ -28,9 +27,10 @@ from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Progress, Wake
 from fairlane.store.retry import StoreLink
 from fairlane.worker.block_reports import BlockReports
-from fairlane.worker.engine_thread import Drop, EngineThread, describe_error
+from fairlane.worker.engine_jobs import EngineJobs
+from fairlane.worker.engine_thread import EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.leases import HeldLeases, Intake
+from fairlane.worker.leases import Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
 from fairlane.worker.outlet import Dial, Outlet
 from fairlane.worker.reports import EngineObserver, Report
@@ -78,8 +78,9 @@ class WorkerServer:
         self._block_ms = int(block_s * 1e3)
         self._intake = Intake()
         self.lifecycle = Lifecycle(self._intake.close)
+        self._jobs = EngineJobs(engine, self._observers)
         self._outlet = Outlet(
-            self,
+            self._jobs,
             dial=dial,
             report=self._report,
             release=partial(queue.release, worker_id),
@@ -87,10 +88,8 @@ class WorkerServer:
             new_serial=queue.new_serial,
             patience_s=lease_s / 2,
         )
-        self._leases = HeldLeases()
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
-        self._idle = asyncio.Event()
 
     async def run(self) -> int:
         self._engine.start(self._turned, self._failed)
@@ -132,7 +131,7 @@ class WorkerServer:
             await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
             if lifecycle.phase in (Phase.DRAINING, Phase.LEAVING) and lifecycle.is_engine_up:
                 undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED, Phase.FAILED)
-                await within(self._drain_s, _first(self._idle.wait(), undrained))
+                await within(self._drain_s, _first(self._jobs.idle.wait(), undrained))
             if lifecycle.phase not in (Phase.SERVING, Phase.FAILED):
                 await self._hand_back()
                 lifecycle.handed_back()
@@ -150,9 +149,9 @@ class WorkerServer:
             taken = await self._link.persist("take", take)
             leases = await self._unheld(await self._fitting(taken, capacity))
             self._intake.took(len(leases))
-            early = self._leases.took(leases)
+            early = self._jobs.leases.took(leases)
             if leases:
-                self._idle.clear()
+                self._jobs.idle.clear()
                 self._last_turn_s = asyncio.get_running_loop().time()  # the engine was idle since its last turn
                 for observer in self._observers:
                     observer.took(leases)
@@ -163,7 +162,7 @@ class WorkerServer:
         """Return the leases without jobs that are too large, which are released.
 
         Such a job is returned once, since it may fit elsewhere; the second time the planner ends it."""
-        large = self._leases.too_large(leases, capacity)
+        large = self._jobs.leases.too_large(leases, capacity)
         for job in large:
             extra = about(job.request_id, job.traceparent)
             log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=extra)
@@ -175,12 +174,12 @@ class WorkerServer:
         """Return the leases of jobs that are not held yet.
 
         A store that forgot a take leases the job again under the same epoch. It is released, to get another epoch."""
-        known = self._leases.known(leases)
+        known = self._jobs.leases.known(leases)
         if known:
             ids = [lease.job.job_id for lease in known]
             await self._release(ids)
-            lost = self._leases.epochs(ids)
-            self.drop_jobs(lost, "the store leased them again")
+            lost = self._jobs.leases.epochs(ids)
+            self._jobs.drop_jobs(lost, "the store leased them again")
             self._outlet.drop(lost)
         return [lease for lease in leases if lease not in known]
 
@@ -198,7 +197,7 @@ class WorkerServer:
                     self._blocks.watch(message.for_ms / 1e3)
                 elif isinstance(message, ForgetPrompts):
                     self._engine.send(message)
-                elif self._leases.received(message):
+                elif self._jobs.leases.received(message):
                     self._cancel([message])
             if wake is Wake.CALLED:
                 self._intake.called()
@@ -212,35 +211,14 @@ class WorkerServer:
         self._outlet.put(report.publications)
         self._intake.turned(report, self._engine.commands_sent)
         if report.jobs == 0 and report.applied >= self._engine.commands_sent:
-            self._idle.set()
+            self._jobs.idle.set()
         for observer in self._observers:
             observer.turned(report)
-
-    # outlet.JobOwner.
-
-    def start_job(self, lease: Lease, *, again: bool) -> None:
-        job_id, epoch = lease.job.job_id, lease.epoch
-        self._idle.clear()
-        self._engine.send(*((Drop(job_id, epoch), lease) if again else (lease,)))
-
-    def grant_job(self, job_id: str, granted_until: int) -> None:
-        self._engine.send(Grant(job_id=job_id, granted_until=granted_until))
-
-    def cancel_job(self, job_id: str) -> None:
-        self._engine.send(Cancel(job_id=job_id))
-
-    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
-        log.warning("%d jobs dropped: %s", len(jobs), why)
-        self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in jobs))
-        self._notify_lost(job_id for job_id, epoch in jobs if self._leases.holds(job_id, epoch))
-
-    def forget_job(self, job_id: str, epoch: int) -> None:
-        self._leases.remove(job_id, epoch)
 
     def _cancel(self, messages: Iterable[Cancel]) -> None:
         for message in messages:
             if self._outlet.cancel(message.job_id):
-                self._engine.send(message)
+                self._jobs.cancel_job(message.job_id)
 
     async def _report(self, items: Sequence[Progress], serial: str) -> set[str]:
         return await self._queue.report(self._worker_id, items, serial=serial)
@@ -248,7 +226,7 @@ class WorkerServer:
     async def _keep_leases(self) -> None:
         while True:
             if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
-                log.warning("the lease has expired: dropping all %d jobs", len(self._leases))
+                log.warning("the lease has expired: dropping all %d jobs", len(self._jobs.leases))
                 await self._hand_back()
             self._intake.woken()  # in case a wake-up was lost with the store
             self._check_engine()
@@ -262,7 +240,7 @@ class WorkerServer:
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
     def _status(self) -> WorkerStatus:
-        self._blocks.count(idle=self._idle.is_set())
+        self._blocks.count(idle=self._jobs.idle.is_set())
         return self._heartbeat.status(draining=self.lifecycle.phase is not Phase.SERVING)
 
     async def _announce(self) -> None:
@@ -272,7 +250,7 @@ class WorkerServer:
             await within(ANNOUNCE_S, self._link.returned.wait())
 
     async def _renew(self, serial: str) -> bool:
-        return await self._queue.renew(self._worker_id, holding=self._leases.ids(), serial=serial)
+        return await self._queue.renew(self._worker_id, holding=self._jobs.leases.ids(), serial=serial)
 
     async def _hand_back(self) -> None:
         """Report what was computed and release every job; the store ignores jobs that this worker no longer owns."""
@@ -281,15 +259,10 @@ class WorkerServer:
         job_ids = await self._engine.hand_back()
         self._outlet.give_back(job_ids)
         await self._outlet.flushed()
-        self._notify_lost([*waiting, *job_ids])
+        self._jobs.notify_lost([*waiting, *job_ids])
 
     async def _release(self, job_ids: Sequence[str]) -> None:
         await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
-
-    def _notify_lost(self, job_ids: Iterable[str]) -> None:
-        lost = list(job_ids)
-        for observer in self._observers:
-            observer.lost(lost)
 
     def _failed(self, error: Exception) -> None:
         log.error("the engine failed: %s", describe_error(error))
@@ -297,7 +270,7 @@ class WorkerServer:
 
     def _check_engine(self) -> None:
         silent_s = asyncio.get_running_loop().time() - self._last_turn_s
-        if not self._idle.is_set() and silent_s > STUCK_S:
+        if not self._jobs.idle.is_set() and silent_s > STUCK_S:
             self._failed(TimeoutError(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:

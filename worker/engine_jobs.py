@@ -1,0 +1,47 @@
+"""The jobs in the engine, as their gateways move them: started, granted more, cancelled, dropped."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+
+from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.worker.engine_thread import Drop, EngineThread
+from fairlane.worker.leases import HeldLeases
+from fairlane.worker.reports import EngineObserver
+
+log = logging.getLogger(__name__)
+
+
+class EngineJobs:
+    """Moves jobs between the outlet, whose `JobOwner` it is, and the engine."""
+
+    def __init__(self, engine: EngineThread, observers: Sequence[EngineObserver]) -> None:
+        self.leases = HeldLeases()
+        # Set while the engine has no job.
+        self.idle = asyncio.Event()
+        self._engine = engine
+        self._observers = observers
+
+    def start_job(self, lease: Lease, *, again: bool) -> None:
+        job_id, epoch = lease.job.job_id, lease.epoch
+        self.idle.clear()
+        self._engine.send(*((Drop(job_id, epoch), lease) if again else (lease,)))
+
+    def grant_job(self, job_id: str, granted_until: int) -> None:
+        self._engine.send(Grant(job_id=job_id, granted_until=granted_until))
+
+    def cancel_job(self, job_id: str) -> None:
+        self._engine.send(Cancel(job_id=job_id))
+
+    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
+        log.warning("%d jobs dropped: %s", len(jobs), why)
+        self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in jobs))
+        self.notify_lost(job_id for job_id, epoch in jobs if self.leases.holds(job_id, epoch))
+
+    def forget_job(self, job_id: str, epoch: int) -> None:
+        self.leases.remove(job_id, epoch)
+
+    def notify_lost(self, job_ids: Iterable[str]) -> None:
+        lost = list(job_ids)
+        for observer in self._observers:
+            observer.lost(lost)
