@@ -168,7 +168,6 @@ class TenantErasure:
         return True
 
     async def _spans(self, gone: DeletedTenant) -> list[str]:
-        """Return the days and months of which sums may exist."""
         today = datetime.fromtimestamp(await self._database.now_ms() / 1e3, UTC).date() + timedelta(days=1)
         first = today - timedelta(days=31 * _MONTHS)
         if gone.created_s:

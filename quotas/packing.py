@@ -40,8 +40,6 @@ _SCOPES: dict[bytes, Scope] = {scope.encode(): scope for scope in get_args(Scope
 
 
 class _Places(NamedTuple):
-    """Indices of the figures that a rule adds up."""
-
     used: tuple[int, ...]
     reserved: tuple[int, ...]
     # Index of the end of its window, if the calendar defines one.

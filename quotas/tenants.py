@@ -64,7 +64,6 @@ class TenantIds:
             barred = number
 
     async def page(self, after: str | None, limit: int) -> list[list[str]]:
-        """Return pairs of tenant and root."""
         start = "-" if after is None else f"({after} \x7f"
         entries = await self._database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit)
         return [entry.split(" ") for entry in entries]

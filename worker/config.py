@@ -77,7 +77,6 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def store_url(self) -> str:
-        """Raises SettingsError if none is set."""
         if self.redis_url is None:
             raise SettingsError("setting redis_url: a worker needs a store; set FAIRLANE_REDIS_URL")
         return self.redis_url

@@ -1,10 +1,9 @@
 """A worker's output: tokens go to their gateways over links, progress goes to the store.
 
-A job's stream opens when its gateway has answered how many tokens it has. A job that nobody has run before starts at
-once, and the answer follows; any other starts from the answer. What the engine produces is kept until the gateway has
-the job's end, so that a redialled link continues where the lost one ended. The end is reported to the store after that.
-If a gateway stays out of reach, its jobs return to the queue, whatever became of them here: whoever takes such a job
-next asks the gateway first."""
+A job's stream opens once its gateway has answered with the tokens that it has. A new job starts without waiting for
+that answer; any other job continues from it. The output is kept until the gateway has confirmed the job's end, so that
+a redialled link continues where the lost one ended. The end is then reported to the store. If a gateway stays
+unreachable, its jobs return to the queue, finished or not: the next worker asks the gateway first."""
 
 import asyncio
 from collections import defaultdict
@@ -77,8 +76,6 @@ class _Stream(OutputStream):
 
 @dataclass(slots=True, eq=False)
 class _Gateway:
-    """One gateway and this worker's streams to it."""
-
     outlet: "Outlet"
     gateway_id: str
     streams: dict[int, _Stream] = field(default_factory=dict)
@@ -89,7 +86,7 @@ class _Gateway:
     _timed: Callable[["_Gateway"], None] | None = None
 
     def arm(self) -> None:
-        """Set the timer for the present state. It runs on if it is set already: more jobs must not postpone it."""
+        """Set the timer for the present state. A timer that runs is not restarted: more jobs must not postpone it."""
         outlet, timed, limit_s = self.outlet, None, LINGER_S
         if not self.streams:
             timed = outlet.hang_up
@@ -177,7 +174,7 @@ class Outlet:
     # Leases in.
 
     def took(self, leases: Iterable[Lease]) -> None:
-        """Open a stream for each lease, and start those that nobody has run before."""
+        """Open a stream for each lease, and start the new jobs."""
         opening: dict[_Gateway, list[Open]] = defaultdict(list)
         for lease in leases:
             self._replace(lease.job.job_id)
@@ -211,7 +208,6 @@ class Outlet:
     # Output.
 
     def put(self, publications: Iterable[Publication]) -> None:
-        """Send what a turn of the engine produced, one write for each gateway."""
         sending: dict[_Gateway, list[msgspec.Struct]] = defaultdict(list)
         for each in publications:
             stream = self._streams.get(each.job_id)
@@ -231,7 +227,7 @@ class Outlet:
     # What gateways say.
 
     def opened(self, stream: _Stream, message: Opened) -> None:
-        """Start a job that waited, start it anew if the gateway has more than this worker, or send what it lacks."""
+        """Start a waiting job, restart it if the gateway has more tokens, or send what the gateway lacks."""
         has = message.generated
         if len(has) != len(stream.output):
             self.refused(stream, Refused(stream.number))
@@ -268,34 +264,29 @@ class Outlet:
         self.over(stream)
 
     def out_of_reach(self, gateway: _Gateway) -> None:
-        """Return the jobs of a gateway that could not be reached."""
         gateway.disarm()
         streams = list(gateway.streams.values())
         self.owner.drop_jobs([stream.key for stream in streams], f"gateway {gateway.gateway_id} cannot be reached")
         self._return(streams)
 
     def hang_up(self, gateway: _Gateway) -> None:
-        """Close the link to a gateway without jobs."""
         gateway.task.cancel()
         del self._gateways[gateway.gateway_id]
 
     # Returns to the queue.
 
     def give_back(self, job_ids: Iterable[str]) -> None:
-        """Return jobs to the queue that the engine does not have, or not any more."""
+        """Return jobs to the queue that the engine does not hold."""
         self._return([self._streams[job_id] for job_id in job_ids if job_id in self._streams])
 
     async def hand_back_all(self) -> None:
-        """Return what is left to the queue."""
         self._return(list(self._streams.values()))
         await self.flushed()
 
     async def flushed(self) -> None:
-        """Wait until everything so far is reported and returned."""
         await self._flushed.wait()
 
     def drop(self, jobs: Iterable[tuple[str, int]]) -> None:
-        """Forget jobs that this worker has lost."""
         for job_id, epoch in jobs:
             if self._has(job_id, epoch):
                 self._forget(self._streams[job_id])
@@ -333,7 +324,6 @@ class Outlet:
         await self._emptied.wait()
 
     async def aclose(self) -> None:
-        """Close all links."""
         tasks = [gateway.task for gateway in self._gateways.values()]
         for gateway in self._gateways.values():
             gateway.task.cancel()

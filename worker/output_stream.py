@@ -1,4 +1,4 @@
-"""One lease's output, kept until its gateway has the job's end, and what to send to a gateway that has less of it."""
+"""One lease's output, kept until its gateway has the job's end, and the part that the gateway lacks."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +64,6 @@ class OutputStream:
         return sum(map(len, self.output))
 
     def begin(self, generated: Sequence[Sequence[int]]) -> None:
-        """Continue from these tokens of each choice."""
         self.output = [[*ids] for ids in generated]
         self.logprobs = [[] for _ in generated]
         self.finish = [None] * len(self.output)
@@ -88,7 +87,7 @@ class OutputStream:
     def since(self, generated: Sequence[Sequence[int]]) -> list[Event]:
         """Return what the gateway lacks, which has these tokens of each choice.
 
-        Preemptions and the like are sent once, and lost with a link that they were sent over."""
+        Notices such as preemptions are sent once; a lost link loses them."""
         events: list[Event] = [*self.embeddings]
         for choice, ids in enumerate(generated):
             events += self._choice_since(choice, len(ids))

@@ -120,7 +120,6 @@ class Follower:
         self.target.flush()
 
     def _look_at(self, number: int, gateway: AdminClient) -> None:
-        """Read the oldest file first, since newer ones continue it."""
         for trace in reversed([*gateway.all("/traces")]):
             if trace["kind"] != RECORDED:
                 continue

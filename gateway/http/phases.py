@@ -76,7 +76,6 @@ class Input(msgspec.Struct, gc=False):
         return self.received_bytes + self.ahead_bytes
 
     def move(self, phase: Phase) -> None:
-        """Change the phase. Raises IllegalMove."""
         if phase not in MOVES[self.phase]:
             raise IllegalMove(f"a connection's input cannot go from {self.phase} to {phase}")
         self.phase = phase

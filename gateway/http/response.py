@@ -17,7 +17,6 @@ _BODILESS = (101, 204, 304)
 
 @lru_cache(maxsize=256)  # responses have few sets of header names
 def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
-    """Return the positions of connection, content-length and transfer-encoding. Raises RuntimeError."""
     if HEADER_RE.search(b"".join(names)):
         raise RuntimeError("invalid HTTP header name")
     places = {name.lower(): place for place, name in enumerate(names)}

@@ -97,8 +97,6 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """jinja2's namespace, without names that begin with an underscore."""
-
     def __init__(self, /, *args: Value, **values: Value) -> None:
         super().__init__()
         for name, value in dict(*args, **values).items():

@@ -27,7 +27,6 @@ class OutputGrants:
     """Extends one request. `sent` is called when its client receives tokens; `close` may be called twice."""
 
     def __init__(self, quotas: QuotaStore, request: LiveRequest, reservation: Reservation, quantum: int) -> None:
-        """`quantum` is in output tokens per choice."""
         self._quotas = quotas
         self._request = request
         self._quantum = quantum
@@ -91,7 +90,6 @@ class OutputGrants:
                     await self._used_up.wait()
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
-        """Reserve more. Return None on store errors."""
         ended = self._ended()
         need = Need(
             published=sum(choice.sent for choice in self._choices()),

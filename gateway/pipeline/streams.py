@@ -76,7 +76,6 @@ class JobStreams:
             link.send(answers)
 
     def lost(self, link: Link) -> None:
-        """Let the jobs of a lost link wait for another stream."""
         streams = self._streams.pop(link, {})
         self.lost_links += bool(streams)
         for stream in streams.values():

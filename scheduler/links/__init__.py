@@ -8,7 +8,7 @@
     tls.py           mutual TLS
     dialer.py        the worker's end: dials a gateway, and redials it when the link is lost
 
-A worker dials a gateway when it first has a job of it; one link carries all their jobs, each as a numbered stream. The
-`OPEN` message names job and epoch of a lease. The gateway raises the job's fence to that epoch and answers with the
-tokens that it has, so that whoever takes a job over continues from what the client has seen. Start with `frames.py`.
+A worker dials a gateway when it first has a job of it; one link carries all their jobs, each as a numbered stream.
+`Open` names the job and epoch of a lease. The gateway raises the job's fence to that epoch and answers with the tokens
+that it has, so that a worker that takes a job over continues from what the client has received. Start with `frames.py`.
 Imports only `scheduler.protocol` and the errors of `store`."""

@@ -1,7 +1,7 @@
 """One connection between a worker and a gateway: frames in and out, and pings.
 
 A peer that is silent for SILENT_S is gone, whatever the network says: service meshes keep connections of dead processes
-open. Nothing is buffered beyond what the gateway has granted, so writes need no limit of their own."""
+open. A worker never sends more than its gateway has granted, so writes need no limit of their own."""
 
 import asyncio
 import logging
@@ -22,8 +22,7 @@ HANDSHAKE_S = 3.0
 class Peer(Protocol):
     """What a link's owner does with it. The calls come from the event loop and must not raise."""
 
-    def received(self, link: "Link", messages: Sequence[Any]) -> None:
-        """Handle one frame's messages."""
+    def received(self, link: "Link", messages: Sequence[Any]) -> None: ...
 
     def lost(self, link: "Link") -> None:
         """Called once, after the last message, for a link that was open."""
@@ -79,22 +78,18 @@ class Link(asyncio.Protocol):
         self._transport.write(self._codec.encode(messages))
 
     def close(self) -> None:
-        """Close the connection without waiting for what was not sent."""
         if self._transport is not None:
             self._transport.abort()
 
     async def closed(self) -> None:
-        """Wait until the connection has ended."""
         await asyncio.shield(self._ended)
 
     # asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass whole frames on; close the link at a broken one."""
         self._heard_s, self.has_heard = self._loop.time(), True
         self._codec.feed(data)
         try:
@@ -110,7 +105,6 @@ class Link(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Inform the owner of a link that was open."""
         if self._ticking is not None:
             self._ticking.cancel()
         if not self._ended.done():
@@ -124,7 +118,6 @@ class Link(asyncio.Protocol):
         self._said.put_nowait(messages[0])
 
     def _tick(self) -> None:
-        """Send a ping if nothing else was sent; give up a silent peer."""
         if self._loop.time() - self._heard_s > SILENT_S:
             log.warning("link lost: %s was silent for %.1f s", self.peer_name, SILENT_S)
             self.close()

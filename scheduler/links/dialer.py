@@ -24,15 +24,13 @@ class GatewayPeer(Protocol):
     def linked(self) -> None:
         """Called when the link is open, again after each redial."""
 
-    def received(self, messages: Sequence[Any]) -> None:
-        """Handle one frame's messages."""
+    def received(self, messages: Sequence[Any]) -> None: ...
 
-    def unlinked(self) -> None:
-        """Called when the open link is lost."""
+    def unlinked(self) -> None: ...
 
 
 class Dialer:
-    """Keeps one link to a gateway open from `run` until it is cancelled."""
+    """Keeps one link to a gateway open while `run` runs, redialling with a growing delay."""
 
     def __init__(
         self,
@@ -63,7 +61,6 @@ class Dialer:
             self._link.send(messages)
 
     async def run(self) -> None:
-        """Dial, and redial with a growing delay, until cancelled."""
         backoff_s, fault = FIRST_BACKOFF_S, ""
         while True:
             link = None
@@ -118,11 +115,9 @@ class Dialer:
     # connection.Peer, for the open link.
 
     def received(self, _link: Link, messages: Sequence[Any]) -> None:
-        """Pass messages on."""
         self._peer.received(messages)
 
     def lost(self, link: Link) -> None:
-        """Pass the loss on."""
         if link is self._link:
             self._link = None
             self._peer.unlinked()

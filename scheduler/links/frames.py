@@ -26,7 +26,7 @@ class FrameError(Exception):
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """This worker holds the job under this epoch: it refuses older ones, and says which tokens it has."""
+    """The sender holds the job under this epoch. The gateway refuses older epochs, and answers with its tokens."""
 
     stream: int
     job_id: str
@@ -34,7 +34,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The next tokens of one choice, with nothing else to say about them."""
+    """The next tokens of one choice, without further details."""
 
     stream: int
     choice: int
@@ -53,7 +53,7 @@ class Events(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """The worker has the job no more, and has returned or lost it: its stream ends without an end of the job."""
+    """The worker has returned or lost the job: the stream ends, but the job does not."""
 
     stream: int
 
@@ -108,10 +108,9 @@ M = TypeVar("M")
 
 
 class Codec:
-    """Frames out of messages, and messages out of a stream of bytes that arrive in any pieces."""
+    """Encodes messages as frames, and decodes frames from bytes that arrive in any pieces."""
 
     def __init__(self, incoming: object, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        """`incoming` is the type of one incoming message."""
         self._encoder = msgspec.msgpack.Encoder()
         self.expect(incoming, max_frame_bytes)
         self._buffer = bytearray()
@@ -132,7 +131,6 @@ class Codec:
         return self.encode(messages[:half]) + self.encode(messages[half:])
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
         self._buffer += data
 
     def next(self) -> list[object] | None:

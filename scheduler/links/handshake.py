@@ -4,8 +4,8 @@
     dialer → listener   Hello: version, worker, its queue, gateway, nonce, proof
     listener → dialer   Welcome: version, proof; or Unwelcome: the reason, for an authenticated peer alone
 
-A proof is HMAC-SHA256 with the secret over its direction and everything said so far (as in SCRAM, RFC 5802, the peers
-answer each other's nonces, so that nothing can be replayed). Confidentiality is TLS's part."""
+A proof is HMAC-SHA256 with the secret over its direction and the messages so far. As in SCRAM (RFC 5802), each proof
+covers the other peer's nonce, so that it cannot be replayed. Confidentiality requires TLS (`tls.py`)."""
 
 import hmac
 import secrets
@@ -24,7 +24,7 @@ class LinkRefused(Exception):
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The listener's first word."""
+    """The listener's first message."""
 
     nonce: bytes
 

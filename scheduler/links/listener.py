@@ -1,6 +1,6 @@
 """The gateway's end of its links: accepts workers that know the fleet's secret.
 
-Peers that have not proved it are few, short-lived and told nothing: beyond MOST_UNPROVEN the oldest is closed."""
+Unauthenticated peers learn nothing. At most MOST_UNPROVEN of them are connected, for HANDSHAKE_S each."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ LOG_EVERY_S = 10.0
 
 
 class LinkListener:
-    """Accepts links for one gateway process, each for the peer of `accept`."""
+    """Accepts the links of one gateway process; `peer` handles their messages."""
 
     def __init__(self, gateway_id: str, secret: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
         self.gateway_id = gateway_id
@@ -49,7 +49,6 @@ class LinkListener:
         self._server = await asyncio.get_running_loop().create_unix_server(self._accepted(), sock=listening)
 
     async def aclose(self) -> None:
-        """Close the port and all links."""
         if self._server is not None:
             self._server.close()
         if self._socket is not None:
@@ -62,7 +61,6 @@ class LinkListener:
         return lambda: _Accepted(self)
 
     def made(self, link: "_Accepted") -> None:
-        """Begin the handshake of a new connection."""
         if len(self._unproven) >= MOST_UNPROVEN:
             next(iter(self._unproven)).close()
         self._unproven[link] = asyncio.get_running_loop().create_task(self._shake(link))
@@ -90,7 +88,6 @@ class LinkListener:
                 link.close()
 
     def left(self, link: Link) -> None:
-        """Forget a link, and pass its loss on."""
         self.links.discard(link)
         self._peer.lost(link)
 
@@ -103,13 +100,10 @@ class LinkListener:
 
     @property
     def peer(self) -> Peer:
-        """Who handles the links' messages."""
         return self._peer
 
 
 class _Accepted(Link):
-    """A link of the listener."""
-
     def __init__(self, listener: LinkListener) -> None:
         super().__init__(listener.peer, handshake.Hello)
         self._listener = listener

@@ -9,7 +9,7 @@ from pathlib import Path
 def listening(path: Path) -> socket.socket:
     """Return a listening socket at `path`, which only this user may open. Raises OSError.
 
-    It gets its name once it accepts: whoever finds it refusing knows that its gateway is dead."""
+    It gets its name once it accepts connections: a named socket that refuses one belongs to a dead gateway."""
     unnamed = path.with_suffix(".new")
     unnamed.unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX)
@@ -25,7 +25,7 @@ def listening(path: Path) -> socket.socket:
 
 
 def remove_dead(folder: Path, pattern: str) -> None:
-    """Remove the sockets with such names that nobody listens on. Raises OSError."""
+    """Remove the sockets with such names that refuse connections. Raises OSError."""
     for path in folder.glob(pattern):
         if path.is_socket() and _refuses(path):
             path.unlink(missing_ok=True)

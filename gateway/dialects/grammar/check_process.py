@@ -80,8 +80,6 @@ class SampleVocabulary:
 
 
 class _Heap(ctypes.Structure):
-    """The C library's `struct mallinfo2`."""
-
     NAMES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
     _fields_ = tuple((name, ctypes.c_size_t) for name in NAMES)
 
