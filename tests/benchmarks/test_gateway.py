@@ -94,6 +94,7 @@ def test_a_peer_counts_by_the_lower_end_of_its_rounds() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.thorough
 def test_the_command_measures_a_whole_gateway(tmp_path: Path) -> None:
     found = tmp_path / "lines.json"
 

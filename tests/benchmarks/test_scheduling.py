@@ -173,6 +173,7 @@ def test_a_policy_with_an_oracle_is_no_rival() -> None:
     assert gauntlet.beaten_on({OURS: ours, "clairvoyant": better}) == []
 
 
+@pytest.mark.thorough
 def test_the_command_writes_the_figures_of_a_line_and_fails_where_one_is_not_met(tmp_path: Path) -> None:
     written = tmp_path / "lines.json"
 

@@ -60,6 +60,7 @@ def release(
         each.process.wait()
 
 
+@pytest.mark.thorough
 def test_the_probes_say_when_a_pod_is_alive_and_when_it_is_ready(release: Release) -> None:
     release.gateway.await_probe("startupProbe")
     release.worker.await_probe("startupProbe")

@@ -77,6 +77,7 @@ async def test_a_job_whose_worker_died_after_it_was_called_goes_to_another(
         assert put.called == "dead"
         asked_for = one_request.job("job")
         asked_for.queue = QUEUE
+        dispatcher.register(asked_for)
         dispatcher.called(asked_for)
         await listener.ended("job")
 

@@ -207,7 +207,7 @@ def test_a_layer_with_an_unknown_part_keeps_the_reference(caplog: pytest.LogCapt
     random.causal_lm.model.layers[1].mlp.adapter = torch.nn.Linear(32, 32)
 
     assert build_fused(random) is None
-    assert "LlamaMLP holds an unknown adapter" in caplog.records[-1].getMessage()
+    assert "LlamaMLP has an unknown adapter" in caplog.records[-1].getMessage()
 
 
 class Adapted(torch.nn.Linear):
