@@ -108,7 +108,7 @@ class Driver:
 
     async def _costs(self) -> dict[str, Cost]:
         objects = await self._objects()
-        for _ in range(REPEATS):
+        for _ in range(4 * REPEATS):
             objects &= await self._objects()  # the fewest of each kind: upkeep makes others now and then
         return {
             "plain": await self._cheapest(PLAIN_TOKENS, streams=False),

@@ -33,8 +33,9 @@ async def leave(served: Served, body: dict[str, Any], *, once: Any) -> None:
 
 
 def published(served: Served) -> int:
-    """Tokens that the worker has made so far, over all jobs."""
-    return sum(map(len, served.worker.produced.values()))
+    """Tokens that the gateway has received so far, over all jobs."""
+    jobs = served.resources.fleet.dispatcher.jobs.values()
+    return sum(choice.published for job in jobs for choice in job.choices)
 
 
 @pytest.mark.parametrize("stream", [True, False])
