@@ -27,6 +27,8 @@ class LinkListener:
         self.gateway_id = gateway_id
         self._secret = secret
         self._peer = peer
+        # connection.Peer, for the accepted links; frames go to the peer without a call between.
+        self.received = peer.received
         self.links: set[Link] = set()
         self._unproven: dict[Link, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
@@ -87,7 +89,7 @@ class LinkListener:
             if not link.is_open:
                 link.close()
 
-    def left(self, link: Link) -> None:
+    def lost(self, link: Link) -> None:
         self.links.discard(link)
         self._peer.lost(link)
 
@@ -98,22 +100,12 @@ class LinkListener:
             self._logged_s = now_s
             log.warning("link refused (%d so far): %s", self.refused, why)
 
-    @property
-    def peer(self) -> Peer:
-        return self._peer
-
 
 class _Accepted(Link):
     def __init__(self, listener: LinkListener) -> None:
-        super().__init__(listener.peer, handshake.Hello)
+        super().__init__(listener, handshake.Hello)
         self._listener = listener
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._listener.made(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        was_open, self.is_open = self.is_open, False
-        super().connection_lost(exc)
-        if was_open:
-            self._listener.left(self)
