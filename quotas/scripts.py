@@ -3,19 +3,17 @@
 A script has one key: the prefix of a root's keys (keyspace.of_root), unless its header says otherwise. Its first lines
 name its arguments, and its header says what it returns."""
 
-import hashlib
 import itertools
 import secrets
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import redis.exceptions
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.store.errors import lacks_function
+from fairlane.store.functions import Library
 from fairlane.store.scripts import CALL_ERRORS, Script, call, read_scripts, unavailable
 
 __all__ = ["Database", "Redis", "Reply", "ResponseError"]
@@ -49,12 +47,9 @@ class Database:
         """`clock` replaces clock.lua, and `slicing` the length of a minute, in simulations and tests only."""
         self._client = client
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
-        self._library, self._version = _library(clock, slicing)
-        self._scripts |= _functions_as_scripts(clock, slicing)
+        self._library = _library(clock, slicing)
         self._nonce = secrets.token_hex(6)
         self._calls = itertools.count()
-        # False once the store has forbidden functions; they run as scripts then.
-        self._may_load = True
 
     async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
         """Run a script on the slot of `key`. Text is returned as str."""
@@ -66,28 +61,9 @@ class Database:
     async def call_function(self, function: str, key: str, *args: str | int | bytes) -> Reply:
         """Call a library function on the slot of `key`. Text is returned as bytes."""
         try:
-            if self._may_load:
-                command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
-                try:
-                    return await self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
-                except redis.exceptions.ResponseError as error:
-                    if not (lacks_function(error) or _is_forbidden(error)):
-                        raise
-                    self._may_load = not _is_forbidden(error)
-                if self._may_load and await self._load():
-                    return await self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
-            return await self._scripts[function].run(self._client, key, *args)
+            return await self._library.call(self._client, function, key, *args)
         except CALL_ERRORS as error:
             raise unavailable(function, error) from error
-
-    async def _load(self) -> bool:
-        try:
-            await self._client.execute_command("FUNCTION LOAD", "REPLACE", self._library)  # type: ignore[no-untyped-call]
-        except redis.exceptions.ResponseError as error:
-            if not _is_forbidden(error):
-                raise
-            self._may_load = False
-        return self._may_load
 
     async def call(self, name: str, *args: str | int) -> Reply:
         return _as_text(await call(self._client, name, *args))
@@ -120,32 +96,9 @@ def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> Script
     return Script("\n".join(texts))
 
 
-def _body(name: str) -> str:
-    return f"function(KEYS, ARGV)\n{LUA[name]}end"
-
-
-@lru_cache(maxsize=64)
-def _functions_as_scripts(clock: str | None, slicing: Slicing) -> dict[str, Script]:
+def _library(clock: str | None, slicing: Slicing) -> Library:
     shared = _join(LIBRARY, clock, slicing).source
-    return {name: Script(f"{shared}\nreturn ({_body(name)})(KEYS, ARGV)") for name in FUNCTIONS}
-
-
-@lru_cache(maxsize=64)
-def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
-    """Return the library's text, and its version, which all its names end with."""
-    texts = [_join(LIBRARY, clock, slicing).source]
-    texts_of_all = "".join([*texts, *map(_body, FUNCTIONS)])
-    version = hashlib.sha1(texts_of_all.encode(), usedforsecurity=False).hexdigest()[:16]
-    for name, flags in FUNCTIONS.items():
-        named = f"function_name = '{name}_{version}', flags = {{{flags}}}"
-        texts.append(f"redis.register_function{{{named}, callback = {_body(name)}}}")
-    return f"#!lua name=fairlane_{version}\n" + "\n".join(texts), version
-
-
-def _is_forbidden(error: redis.exceptions.ResponseError) -> bool:
-    said = str(error)
-    is_denied = isinstance(error, redis.exceptions.NoPermissionError) or said.startswith("NOPERM")
-    return is_denied or "unknown command" in said.lower()
+    return Library("fairlane_quotas", shared, {name: LUA[name] for name in FUNCTIONS}, FUNCTIONS)
 
 
 def _as_text(reply: Reply) -> Reply:

@@ -8,8 +8,8 @@
     rooms.py          free capacity of workers, and the worker called for a new job
     promises.py       time guaranteed by all gateways together
     types.py          arguments, results, errors and limits that both queues share
-    redis_queue.py    every call, one script of `lua/` each
-    keys.py           every key, and how the scripts are assembled
+    redis_queue.py    every call, one function of `lua/` each
+    keys.py           every key, and how the functions are assembled
     registry.py       the workers and models that exist
 
 Gateways put and cancel. Workers take, report and renew. The elected gateway reclaims each second. The simulator

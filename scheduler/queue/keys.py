@@ -1,4 +1,4 @@
-"""All Redis keys of the global queue, and the assembly of its scripts.
+"""All Redis keys of the global queue, and the assembly of its functions.
 
 All keys of one queue share the hash tag `{queue}`. Scores and times are milliseconds of the server's clock, counters
 are weighted tokens. Under `fl:{queue}:`
@@ -51,13 +51,18 @@ from fairlane.scheduler.queue import prefix_affinity, promises, rooms
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store import bounds
-from fairlane.store.scripts import Script, read_scripts
+from fairlane.store.functions import Library
+from fairlane.store.scripts import read_scripts
 
 # Maximum entries of a stream: a reader that is further behind counts as dead long before.
 STREAM_LENGTH = 16_384
-_PRELUDES = ("base", "promises", "jobs")
+# What all functions share, in this order.
+_SHARED = ("base", "promises", "jobs", "prefix_affinity", "rooms", "take_order")
+# Functions that only read. All others but these two free memory or hold leases, so they run where memory is full.
+_READERS = ("record", "published", "position", "waiting", "depths")
+_GROWING = ("put", "exchange_reports")
 _PARTS = read_scripts(Path(__file__).parent / "lua")
-# Python constants that the scripts get under the same names, by module.
+# Python constants that the functions get under the same names, by module.
 _LUA_CONSTANTS = {
     queue_types: "APART_MS OLDEST_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS FLOOR_LIMIT"
     " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES TENANTS_PER_TAKE",
@@ -71,7 +76,7 @@ _LUA_CONSTANTS = {
 
 
 def prefix(queue: str) -> str:
-    """Return the prefix of all keys of this queue: the one key that its scripts are given."""
+    """Return the prefix of all keys of this queue: the one key that its functions are given."""
     return f"fl:{{{queue}}}:"
 
 
@@ -80,31 +85,26 @@ def control_stream(queue: str, worker_id: str) -> str:
     return f"{prefix(queue)}control:{worker_id}"
 
 
-def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[str, Script]:
-    """Return every script of a queue with these settings: constants, preludes and the script's own text."""
-    shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _PRELUDES)]
-    rooms = _PARTS["rooms"]
-    more = {
-        "put": [_PARTS["prefix_affinity"], rooms],
-        "take": [_PARTS["prefix_affinity"], _PARTS["take_order"], rooms],
-        "reclaim": [rooms],
-        "retire": [rooms],
-        "rouse": [rooms],
-    }
-    return {
-        name: Script("\n".join([*shared, *more.get(name, []), _PARTS[name]]))
-        for name in _PARTS.keys() - {*_PRELUDES, "prefix_affinity", "rooms", "take_order"}
-    }
+def library(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> Library:
+    """Return the functions of a queue with these settings."""
+    shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _SHARED)]
+    bodies = {name: f"begin(KEYS, ARGV)\n{_PARTS[name]}" for name in _PARTS if name not in _SHARED}
+    flags = {name: "'no-writes'" if name in _READERS else "'allow-oom'" for name in bodies if name not in _GROWING}
+    return Library("fairlane_queue", "\n".join(shared), bodies, flags)
 
 
 def _constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
+    ranked = queue_types.in_rank_order(lanes)
     rows = ", ".join(
-        f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"
-        f" burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"
-        for lane in queue_types.in_rank_order(lanes)
+        f"{{name = '{lane.name}', level = {level}, max_wait_ms = {lane.max_wait_ms!r},"
+        f" long_wait_ms = {lane.long_wait_ms!r}, burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r},"
+        f" max_queued = {lane.max_queued}}}"
+        for level, lane in enumerate(ranked, start=1)
     )
+    by_name = ", ".join(f"['{lane.name}'] = LANES[{level}]" for level, lane in enumerate(ranked, start=1))
     numbers = {"LEASE_MS": lease_ms, "WINDOW": window, "STREAM_LENGTH": STREAM_LENGTH}
     for module, names in _LUA_CONSTANTS.items():
         numbers |= {name: getattr(module, name) for name in names.split()}
     lines = [f"local {name} = {value!r}" for name, value in numbers.items()]
-    return "\n".join([f"local LANES = {{{rows}}}", f"local POISONED = '{POISONED}'", *lines])
+    named = f"local LANES = {{{rows}}}", f"local LANE = {{{by_name}}}", f"local POISONED = '{POISONED}'"
+    return "\n".join([*named, *lines])

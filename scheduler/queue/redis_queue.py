@@ -1,7 +1,8 @@
-"""The global queue in Redis: one script per call, and the streams.
+"""The global queue in Redis: one function of the store per call, and the streams.
 
-This module only converts. Keys and scripts are in `keys.py`. Every call can be repeated after a lost reply: the repeat
-returns the same result and changes nothing. All methods raise `redis.RedisError` while the store is unavailable."""
+This module only converts. Keys and functions are in `keys.py`. Every call can be repeated after a lost reply: the
+repeat returns the same result and changes nothing. All methods raise `redis.RedisError` while the store is
+unavailable."""
 
 import itertools
 import secrets
@@ -27,7 +28,7 @@ from fairlane.scheduler.protocol.messages import (
     encode,
     ends_of,
 )
-from fairlane.scheduler.queue.keys import control_stream, prefix, scripts
+from fairlane.scheduler.queue.keys import control_stream, library, prefix
 from fairlane.scheduler.queue.promises import WHOLE
 from fairlane.scheduler.queue.types import (
     JobRecord,
@@ -89,7 +90,7 @@ class RedisQueue:
         self._prefix = prefix(name)
         self._lanes = [lane.name for lane in in_rank_order(lanes)]
         self._clock = clock
-        self._scripts = scripts(lanes, lease_ms, window)
+        self._library = library(lanes, lease_ms, window)
         self._nonce = secrets.token_hex(8)
         self._serials = itertools.count()
         self._reads: Counter[str] = Counter()
@@ -331,7 +332,7 @@ class RedisQueue:
 
     def _call(self, operation: str, *args: Arg) -> Awaitable[Any]:
         clock = "" if self._clock is None else self._clock()
-        return self._scripts[operation].run(self._redis, self._prefix, clock, *args)
+        return self._library.call(self._redis, operation, self._prefix, clock, *args)
 
     async def _return_unknown(self, worker_id: str, known: set[str]) -> None:
         """Return jobs to the queue that were leased to this worker more than one lease ago and that it does not

@@ -144,7 +144,7 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
             await store.config_resetstat()
             for number in range(batch * CALLS, (batch + 1) * CALLS):
                 await operation(number)
-            means_us.append(float((await store.info("commandstats"))["cmdstat_evalsha"]["usec_per_call"]))
+            means_us.append(float((await store.info("commandstats"))["cmdstat_fcall"]["usec_per_call"]))
         took_us[name] = median(means_us)
     return took_us
 

@@ -363,7 +363,9 @@ async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
     script: str, valkey: EmbeddedStore
 ) -> None:
     fixed: Any = None
-    scripts = Database(fixed)._scripts, Database(fixed, clock=CLOCK_LUA)._scripts
+    scripts = [
+        {**each._scripts, **each._library.scripts} for each in (Database(fixed), Database(fixed, clock=CLOCK_LUA))
+    ]
     async with resending(valkey.url, *scripts) as (resender, client):
         two = Two(resender, client)
         await two.house.set_clock(START_MS)

@@ -10,7 +10,7 @@ import redis.asyncio
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.types import QueuePresence
 from fairlane.store.bounds import PER_CALL, chunks
-from fairlane.store.scripts import Script
+from fairlane.store.functions import Library
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, lanes, progress, room, take_one
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,7 @@ async def pass_time(queue: StoredQueue, clock: Clock, ms: int, *, renewing: bool
 
 
 class Calls:
-    """How many scripts the store ran while the block lasted."""
+    """How many calls of functions the store had while the block lasted."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client, self.count = client, 0
@@ -73,7 +73,7 @@ class Calls:
 
     async def __aexit__(self, *_: object) -> None:
         stats: Any = await self._client.info("commandstats")
-        self.count = sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+        self.count = stats.get("cmdstat_fcall", {"calls": 0})["calls"]
 
 
 async def test_the_progress_of_4_100_jobs_is_recorded(queue: StoredQueue) -> None:
@@ -97,18 +97,18 @@ async def test_a_report_that_is_sent_again_repeats_none_of_its_parts(
     await put_many(queue, SOME)
     leases = await take_all(queue)
     items = [progress(lease, 1, cost=500.0, ends=Outcome.FINISHED) for lease in leases]
-    run, calls = Script.run, 0
+    call, calls = Library.call, 0
 
     async def losing_the_second_answer(*args: Any) -> Any:
         nonlocal calls
         calls += 1
-        answer = await run(*args)
+        answer = await call(*args)
         if calls == 2:
             raise redis.exceptions.ConnectionError
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(Script, "run", losing_the_second_answer)
+        patched.setattr(Library, "call", losing_the_second_answer)
         with pytest.raises(redis.exceptions.ConnectionError):
             await queue.report("w1", items, serial="1")
     assert await queue.report("w1", items, serial="1") == set()

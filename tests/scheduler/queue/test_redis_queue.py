@@ -68,11 +68,8 @@ class _Deaf:
         self._store = store
         self.loses_next = False
 
-    async def evalsha(self, *call: str) -> object:
-        return self._heard(await self._store.evalsha(*call))  # type: ignore[arg-type]
-
-    async def eval(self, *call: str) -> object:
-        return self._heard(await self._store.eval(*call))  # type: ignore[arg-type]
+    async def execute_command(self, *call: Any, **options: Any) -> object:
+        return self._heard(await self._store.execute_command(*call, **options))  # type: ignore[no-untyped-call]
 
     def _heard(self, answer: object) -> object:
         if self.loses_next:

@@ -227,7 +227,7 @@ COUNT_THEIR_OWN_WORK = ("reclaim", "erase")
 
 def test_every_script_is_resent_here() -> None:
     queue = RedisQueue(None, "model@1", DEFAULT_LANES)  # type: ignore[arg-type]
-    assert queue._scripts.keys() == CALLS.keys()
+    assert queue._library.scripts.keys() == CALLS.keys()
 
 
 @pytest.mark.parametrize("script", CALLS)
@@ -235,7 +235,7 @@ async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
     script: str, valkey: EmbeddedStore
 ) -> None:
     clock = Clock()
-    scripts = RedisQueue(None, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock)._scripts  # type: ignore[arg-type]
+    scripts = RedisQueue(None, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock)._library.scripts  # type: ignore[arg-type]
     async with resending(valkey.url, scripts) as (resender, client):
         twice, plain = (
             RedisQueue(each, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock) for each in (resender, client)

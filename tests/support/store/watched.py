@@ -22,7 +22,7 @@ class WatchedRedis(redis.asyncio.Redis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         reply = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if args[0] in ("EVALSHA", "EVAL"):
+        if args[0] in ("EVALSHA", "EVAL", "FCALL"):
             await self._after()
         return reply
 

@@ -1,9 +1,11 @@
--- Prelude of every script. KEYS[1] is the queue's prefix `fl:{queue}:`; all other keys are built from it and share its
--- hash tag (scheduler/queue/keys.py lists them). ARGV[1] is the clock in ms, '' for the server's own (only tests set
+-- Shared by all functions, first. While the store loads a library, it has none of Lua's own functions.
+-- KEYS[1] is the queue's prefix `fl:{queue}:`; all other keys are built from it and share
+-- its hash tag (scheduler/queue/keys.py lists them). ARGV[1] is the clock in ms, '' for the server's own (only tests set
 -- it). Times are ms, costs weighted tokens. scheduler/queue/keys.py prepends the constants in capitals: LANES (most
--- urgent first: name, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LEASE_MS, WINDOW, …
+-- urgent first: name, level, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LANE (by name), LEASE_MS, …
 -- Pass numbers to redis.call unchanged: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
-local call, tonumber, ARGV, PREFIX = redis.call, tonumber, ARGV, KEYS[1] -- locals are faster than globals
+local call, ARGV, PREFIX, NOW -- of the present call
+local AT_BEGIN = {} -- functions that discard what the last call left
 
 local function key(kind, name, part)
   if part then return PREFIX .. kind .. ':' .. name .. ':' .. part end
@@ -16,11 +18,11 @@ local function clock()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local NOW = clock()
-local LANE = {}
-for level, lane in ipairs(LANES) do
-  lane.level = level
-  LANE[lane.name] = lane
+-- Must be called first by every function.
+local function begin(keys, given)
+  call, ARGV, PREFIX = redis.call, given, keys[1]
+  NOW = clock()
+  for _, discard in ipairs(AT_BEGIN) do discard() end
 end
 
 -- The fields of a record, without its body; `lane` comes first.

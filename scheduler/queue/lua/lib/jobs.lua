@@ -1,8 +1,10 @@
--- Prelude after `base` and `promises`: a job's charges, its places in the queue, and its state changes.
+-- Shared after `base` and `promises`: a job's charges, its places in the queue, and its state changes.
 -- The rules are in scheduler/queue/take_order.py (counters and places) and scheduler/queue/memory_jobs.py (states).
 
 -- Counters of tenants, share floors of lanes.
-local FLOORS, IS_BACKLOGGED, SPENT = {}, {}, {}
+local FLOORS, IS_BACKLOGGED, SPENT
+
+AT_BEGIN[#AT_BEGIN + 1] = function() FLOORS, IS_BACKLOGGED, SPENT = {}, {}, {} end
 
 local function is_backlogged(lane)
   if IS_BACKLOGGED[lane] == nil then IS_BACKLOGGED[lane] = call('EXISTS', key('waiting', lane)) == 1 end
@@ -114,7 +116,7 @@ local function spend(job, tokens)
   SPENT[name].service = SPENT[name].service + tokens / job.weight
 end
 
--- Must be called once at the end of every script that charges or seats.
+-- Must be called once at the end of every function that charges or seats.
 local function flush_shares()
   for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.service) end
   for lane, floor in pairs(FLOORS) do

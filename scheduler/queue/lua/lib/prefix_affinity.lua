@@ -1,4 +1,4 @@
--- Prelude of `put` and `take` after `jobs`: the worker that recently computed a prompt's prefix.
+-- Shared after `jobs`: the worker that recently computed a prompt's prefix.
 -- The rules are in scheduler/queue/prefix_affinity.py.
 local function affinities_of(generation)
   return key('homes', string.format('%.0f', generation))

@@ -1,4 +1,4 @@
--- Prelude after `base`: booking of guaranteed time. The rules are in scheduler/queue/promises.py.
+-- Shared after `base`: booking of guaranteed time. The rules are in scheduler/queue/promises.py.
 local function bucket_of(due)
   local width = BUCKET_MS
   while width * BUCKETS < due - NOW do width = width * 2 end

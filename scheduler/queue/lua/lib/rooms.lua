@@ -1,4 +1,4 @@
--- Prelude after `jobs`: registered rooms, and calls of workers. The rules are in scheduler/queue/rooms.py.
+-- Shared after `jobs`: registered rooms, and calls of workers. The rules are in scheduler/queue/rooms.py.
 -- A room is a list: sequences and KV tokens of the whole worker, then those that each lane could start.
 local function withdraw_room(worker)
   if call('HDEL', key('rooms'), worker) == 0 then return end

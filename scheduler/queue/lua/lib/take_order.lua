@@ -1,9 +1,14 @@
--- Prelude of `take` after `jobs`: the worker's remaining room, and the order of candidates.
+-- Shared after `jobs`, for `take`: the worker's remaining room, and the order of candidates.
 -- The rules are in scheduler/queue/take_order.py.
-local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[4])
-local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
-local ROOM = {} -- the offered room, as `rooms.lua` stores it
-local YIELDING = {} -- by lane, what its own work there would yield to less served tenants
+local SEQUENCES, KV_TOKENS, PREFILL_MS
+local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT
+local ROOM -- the offered room, as `rooms.lua` stores it
+local YIELDING -- by lane, what its own work there would yield to less served tenants
+local CANDIDATES -- waiting jobs that were read, by job_id or packed head
+
+AT_BEGIN[#AT_BEGIN + 1] = function()
+  SEQUENCES, KV_TOKENS, ROOM, YIELDING, CANDIDATES = {}, {}, {}, {}, {}
+end
 
 -- The tenants in ARGV after their number at `at`, and the index of the next value.
 local function read_tenants(at)
@@ -35,6 +40,7 @@ end
 
 -- Read from ARGV[first] on: the size of the whole worker, the room of each lane, and what each lane would yield.
 local function open_room(worker, first)
+  PREFILL_MS = tonumber(ARGV[4])
   MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
   ROOM[1], ROOM[2] = MAX_SEQUENCES, POOL_TOKENS
   for level = 1, #LANES do
@@ -149,7 +155,6 @@ end
 -- The order of candidates.
 local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
   'guaranteed', 'losses', 'whole'}
-local CANDIDATES = {}
 
 -- Compare bytes, as sorted sets and Python do; Lua's `<` on strings depends on the server's locale.
 local function is_before(a, b)
