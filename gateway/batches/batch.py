@@ -1,8 +1,8 @@
 """One batch: its parameters, its progress and its JSON form.
 
     validating ──> in_progress ──> finalizing ──> completed | expired | cancelled
-         │              │
-         └─> failed     └─ cancelling: cancellation requested, not ended yet
+         │              │                │
+         └─> failed     └────────────────┴─ shown as cancelling once cancellation was requested
 
 A batch is `failed` only if its whole file is unreadable; a failing line does not fail its batch."""
 
@@ -88,8 +88,10 @@ class KnownBatch:
 
     @property
     def status(self) -> Status:
-        is_asked = self.cancelling_ms is not None and self.batch.status in ("validating", "in_progress")
-        return "cancelling" if is_asked else self.batch.status
+        batch = self.batch
+        is_asked = self.cancelling_ms is not None and batch.status in ("validating", "in_progress")
+        is_ending = batch.status == "finalizing" and batch.ends_as == "cancelled"
+        return "cancelling" if is_asked or is_ending else batch.status
 
     def shown(self) -> BatchObject:
         batch, status, cancelling_at = self.batch, self.status, self.batch.cancelling_at

@@ -13,7 +13,9 @@ from openai.types.responses import Response
 
 from fairlane.gateway.batches import batch as batches
 from fairlane.gateway.batches import line_runner
+from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES
+from fairlane.gateway.batches.results import OutputFiles
 from tests.support.gateway.batch_files import (
     answered,
     begun,
@@ -25,7 +27,7 @@ from tests.support.gateway.batch_files import (
     results,
 )
 from tests.support.gateway.response_events import RESPONSES
-from tests.support.gateway.served import CHAT, COMPLETIONS, Served, serving, until
+from tests.support.gateway.served import CHAT, COMPLETIONS, WAIT_S, Served, serving, until
 
 pytestmark = pytest.mark.anyio
 
@@ -182,7 +184,15 @@ async def test_a_file_that_cannot_be_read_at_all_fails_its_batch(served: Served,
 
 
 async def test_a_cancelled_batch_keeps_what_was_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, may_end, put = asyncio.Event(), asyncio.Event(), OutputFiles.put
+
+    async def held(files: OutputFiles) -> dict[bytes, StoredFile]:
+        writing.set()
+        await may_end.wait()
+        return await put(files)
+
     monkeypatch.setattr(line_runner, "LANDING_S", 0.2)
+    monkeypatch.setattr(OutputFiles, "put", held)
     await served.tenant()
     worker = served.worker
     async with served.sdk() as client:
@@ -192,10 +202,14 @@ async def test_a_cancelled_batch_keeps_what_was_answered(served: Served, monkeyp
         await until(lambda: len(worker.seen) == 8)
         await answered(client, batch, 2)
         assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        await asyncio.wait_for(writing.wait(), WAIT_S)
+        while_written = [await ask(batch.id) for ask in (client.batches.retrieve, client.batches.cancel)]
+        may_end.set()
         batch = await ended(client, batch)
         found = await results(client, batch.output_file_id)
         again = await client.batches.cancel(batch.id)
 
+    assert [(each.status, each.cancelling_at is None) for each in while_written] == [("cancelling", False)] * 2
     assert (batch.status, set(found)) == ("cancelled", {"line-0", "line-1"})
     assert batch.cancelled_at is not None
     assert again.status == "cancelled"
