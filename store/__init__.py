@@ -8,10 +8,11 @@
     timeouts.py         time limits that exclude the event loop's own lateness
     retry.py            calls repeated until the store answers, work repeated at intervals
     election.py         elects one process among all that share a store, for upkeep
-    checks.py           checks that a store can be relied on: version, eviction, persistence, rights
+    checks.py           checks that a store can be relied on: version, eviction, persistence, rights, schema
+    schema.py           which releases can work on a store, recorded in it
     bounds.py           bounds the work of one call, and splits larger work
     errors.py           the errors that a call raises while the store is unavailable
 
 Read `connections.py` first. Used by the gateway, the worker, quotas, the global queue and the CLI. The package knows no
-key, budget or job, and imports no other part of the product.
+budget or job and no key of theirs, and imports no other part of the product.
 """

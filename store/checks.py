@@ -1,10 +1,12 @@
-"""Checks of a store before Fairlane relies on it: version, eviction, persistence, and the rights of Fairlane's user.
+"""Checks of a store before Fairlane relies on it: version, eviction, persistence, the rights of Fairlane's user, and
+the schema of what other releases have written.
 
 A right is checked with a harmless call of the command itself, because `ACL DRYRUN` needs rights that Fairlane's user
-should not have. The calls change only a key that belongs to the check, on connections of their own."""
+should not have. The calls change only keys that belong to the checks, on connections of their own."""
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,8 +15,7 @@ import redis
 import redis.asyncio
 from redis.crc import key_slot
 
-from fairlane.store import urls
-from fairlane.store.cluster import read_slots
+from fairlane.store import cluster, schema, urls
 
 OLDEST = {"redis": 7, "valkey": 8}
 TRIAL_MS = 60_000
@@ -30,11 +31,12 @@ class FaultKind(StrEnum):
     REPLICA = "replica"
     PERSISTENCE = "persistence"
     UNCHECKED = "unchecked"
+    SCHEMA = "schema"
     WRITES = "writes"
 
 
 # Faults that prevent a process from starting.
-REFUSED = frozenset({FaultKind.VERSION, FaultKind.RIGHTS})
+REFUSED = frozenset({FaultKind.VERSION, FaultKind.RIGHTS, FaultKind.SCHEMA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,25 @@ class Inspection:
 
 
 async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> list[Fault]:
-    """Return the faults of the masters behind a URL, without duplicates. Raises STORE_ERRORS if one does not answer."""
+    """Return the faults of the masters behind a URL, without duplicates, and record this release's schema in the store.
+
+    Raises STORE_ERRORS if one does not answer."""
     found: dict[Fault, None] = {}
     for server, key in await masters(url, timeout_s=timeout_s):
         async with urls.client(server, limit=1, timeout_s=timeout_s) as client:
             inspection = await inspect(client, key, commands)
             found |= dict.fromkeys(inspection.faults)
+    async with cluster.client(url, limit=1, timeout_s=timeout_s) as client:
+        with suppress(redis.ResponseError):  # it does not accept writes: one of the faults, or passing
+            if refusal := await schema.join(client):
+                found[schema_fault(refusal)] = None
     return list(found)
+
+
+def schema_fault(refusal: str) -> Fault:
+    """Return the fault of a store whose schema this release cannot work with."""
+    advice = "upgrade one release at a time, and stop the processes of older releases before the next"
+    return Fault(FaultKind.SCHEMA, refusal, advice, is_serious=True)
 
 
 async def masters(url: str, *, timeout_s: float) -> list[tuple[str, str]]:
@@ -79,7 +93,7 @@ async def masters(url: str, *, timeout_s: float) -> list[tuple[str, str]]:
     failure: Exception = redis.ConnectionError("the URL names no node")
     for address in named.nodes:
         try:
-            ranges = await read_slots(named, address, timeout_s=timeout_s)
+            ranges = await cluster.read_slots(named, address, timeout_s=timeout_s)
         except (redis.RedisError, OSError) as error:
             failure = error
         else:

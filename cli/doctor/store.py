@@ -12,7 +12,7 @@ import redis.asyncio
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
 from fairlane.cli.embedded_store import EmbeddedStore, StoreError, valkey_binary
 from fairlane.gateway.config import GatewaySettings
-from fairlane.store import checks, urls
+from fairlane.store import checks, cluster, schema, urls
 from fairlane.store.checks import Fault, FaultKind
 from fairlane.store.errors import STORE_ERRORS
 
@@ -52,6 +52,15 @@ async def _look(name: str, url: str, lease_s: float) -> AsyncIterator[Finding]:
     except STORE_ERRORS as error:
         yield _silent(name, error)
         return
+    async with cluster.client(url, limit=1, timeout_s=TIMEOUT_S) as client:
+        try:
+            refusal = await schema.read(client)
+        except STORE_ERRORS as error:
+            yield _silent(name, error)
+            return
+    if refusal:
+        fault = checks.schema_fault(refusal)
+        yield fail(f"{name} schema", fault.found, fault.advice)
     for server, key in servers:
         async with urls.client(server, limit=1, timeout_s=TIMEOUT_S) as client:
             try:

@@ -4,6 +4,8 @@
     dialer → listener   Hello: version, worker, its queue, gateway, nonce, proof
     listener → dialer   Welcome: version, proof; or Unwelcome: the reason, for an authenticated peer alone
 
+Of two versions, both peers speak the older one; a peer that no longer understands it refuses the link.
+
 A proof is HMAC-SHA256 with the secret over its direction and the messages so far. As in SCRAM (RFC 5802), each proof
 covers the other peer's nonce, so that it cannot be replayed. Confidentiality requires TLS (`tls.py`)."""
 
@@ -14,6 +16,7 @@ import msgspec
 
 from fairlane.scheduler.links.frames import VERSION
 
+# A release understands the one before it: raise this with VERSION, one behind it.
 OLDEST_VERSION = 1
 NONCE_BYTES = 32
 _encoder = msgspec.msgpack.Encoder()

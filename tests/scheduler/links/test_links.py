@@ -266,20 +266,34 @@ def test_messages_of_many_streams_become_frames_within_the_bound(monkeypatch: py
         codec.encode([Opened(1, 1, (tuple(range(200)),))])
 
 
-def test_a_later_version_is_answered_with_ours_and_an_older_one_with_a_sentence(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("worker", "gateway", "result"),
+    [
+        (3, 3, 3),
+        (2, 3, 2),
+        (3, 2, 2),
+        (1, 3, "link version 1 is too old: this gateway needs 2 or later"),
+        (3, 1, "link version 1 is too old: this worker needs 2 or later"),
+    ],
+)
+def test_releases_one_apart_speak_the_older_version_and_others_are_refused(
+    monkeypatch: pytest.MonkeyPatch, worker: int, gateway: int, result: int | str
 ) -> None:
-    monkeypatch.setattr(handshake, "VERSION", 9)
-    asked = handshake.challenge()
-    said = handshake.hello(SECRET, asked, "w", "q", "g")
-    monkeypatch.setattr(handshake, "VERSION", 3)
-    told = handshake.answer(SECRET, asked, said, "g")
-    assert handshake.check(SECRET, asked, said, told) == 3
+    def run(version: int) -> None:
+        monkeypatch.setattr(handshake, "VERSION", version)
+        monkeypatch.setattr(handshake, "OLDEST_VERSION", version - 1)
 
-    monkeypatch.setattr(handshake, "OLDEST_VERSION", 10)
-    refused = handshake.answer(SECRET, asked, said, "g")
-    with pytest.raises(handshake.LinkRefused, match="too old"):
-        handshake.check(SECRET, asked, said, refused)
+    asked = handshake.challenge()
+    run(worker)
+    said = handshake.hello(SECRET, asked, "w", "q", "g")
+    run(gateway)
+    told = handshake.answer(SECRET, asked, said, "g")
+    run(worker)
+    if isinstance(result, int):
+        assert handshake.check(SECRET, asked, said, told) == result
+    else:
+        with pytest.raises(handshake.LinkRefused, match=f"^{result}$"):
+            handshake.check(SECRET, asked, said, told)
 
 
 @pytest.mark.parametrize("field_", ["version", "worker_id", "queue", "gateway_id", "nonce"])
