@@ -19,6 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 from fairlane.common.gc_tuning import OF_A_GATEWAY, collect_seldom
+from tests.support.store import topology
 
 HERE = Path(__file__).parent
 
@@ -172,7 +173,8 @@ def redis_binary() -> str:
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
-    yield from _running(tmp_path_factory.mktemp("valkey"), valkey_binary())
+    with topology.running(tmp_path_factory.mktemp("valkey"), valkey_binary()) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +187,8 @@ def emptied_valkey(valkey: EmbeddedStore, emptied_url: Callable[[EmbeddedStore],
 @pytest.fixture(scope="session")
 def lasting_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
     """A second store, which single tests do not empty."""
-    yield from _running(tmp_path_factory.mktemp("lasting"), valkey_binary())
+    with topology.running(tmp_path_factory.mktemp("lasting"), valkey_binary()) as store:
+        yield store
 
 
 @pytest.fixture(scope="module")
@@ -196,14 +199,8 @@ def file_url(lasting_valkey: EmbeddedStore, emptied_url: Callable[[EmbeddedStore
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
-    yield from _running(tmp_path_factory.mktemp("redis"), redis_binary())
-
-
-def _running(directory: Path, binary: str) -> Iterator[EmbeddedStore]:
-    store = EmbeddedStore(directory, binary=binary)
-    store.start()
-    yield store
-    store.stop()
+    with topology.running(tmp_path_factory.mktemp("redis"), redis_binary()) as store:
+        yield store
 
 
 @pytest.fixture(scope="session")
@@ -212,8 +209,11 @@ def emptied_url() -> Iterator[Callable[[EmbeddedStore], str]]:
     with ExitStack() as stack:
         client = functools.cache(lambda url: stack.enter_context(redis.from_url(url)))
 
-        def emptied(store: EmbeddedStore) -> str:
-            client(store.url).flushall()
+        def emptied(store: EmbeddedStore | topology.SharedStore) -> str:
+            if isinstance(store, topology.SharedStore):
+                store.flush()
+            else:
+                client(store.url).flushall()
             return store.url
 
         yield emptied
@@ -233,6 +233,6 @@ def valkey_url(valkey: EmbeddedStore, emptied_url: Callable[[EmbeddedStore], str
 
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator["redis.asyncio.Redis"]:
-    client = redis.asyncio.from_url(store_url)
+    client = topology.client(store_url)
     yield client
     await client.aclose()

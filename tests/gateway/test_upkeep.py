@@ -25,6 +25,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from tests.support.gateway.cards import byte_level_card
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_a_further_idle_gateway_costs_the_same_however_many_models_and_ten
         """Rounds are the test's."""
 
     monkeypatch.setattr(delivery, "every", nothing)
-    async with redis.asyncio.from_url(valkey_url) as store:
+    async with topology.client(valkey_url) as store:
         few = [await commands(store, gateways=count, models=IDLE_PER_ROUND, roots=2) for count in (1, 2, 6)]
         many = [await commands(store, gateways=count, models=5 * IDLE_PER_ROUND, roots=20) for count in (1, 2, 6)]
 

@@ -8,6 +8,7 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from tests.support.quotas.house import START_MS, House, MemoryHouse, RedisHouse
+from tests.support.store import topology
 
 
 @pytest.fixture(params=["memory", "valkey", "redis_server"])
@@ -17,9 +18,7 @@ async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
         yield MemoryHouse()
         return
     server: EmbeddedStore = request.getfixturevalue(request.param)
-    client = redis.asyncio.Redis.from_pool(
-        redis.asyncio.BlockingConnectionPool.from_url(server.url, max_connections=16)
-    )
+    client = topology.client(server.url)
     await client.flushall()
     house = RedisHouse(client)
     await house.set_clock(START_MS)
@@ -30,7 +29,7 @@ async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
 @pytest.fixture
 async def client(valkey: EmbeddedStore) -> AsyncIterator[redis.asyncio.Redis]:
     """Of an empty store."""
-    found = redis.asyncio.from_url(valkey.url)
+    found = topology.client(valkey.url)
     await found.flushall()
     yield found
     await found.aclose()

@@ -10,7 +10,7 @@ from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Nam
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.store import Charge
-from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask
+from tests.support.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, clock_lua, set_clock
 
 pytestmark = pytest.mark.anyio
 
@@ -20,10 +20,6 @@ MOST_RUNS = 8
 SAID = b"data: the same again and again\n\n" * 50
 SEAL = Seal("fl-k1-secret")
 ENDED = EndedRun(status=200, headers=(("content-type", "text/event-stream"),), body=SAID)
-
-
-async def set_clock(client: "redis.asyncio.Redis", now_ms: int) -> None:
-    await client.set(CLOCK_KEY, now_ms)
 
 
 @pytest.fixture
@@ -43,7 +39,7 @@ class Records(IdempotencyRecords):
 
 
 def records_of(client: "redis.asyncio.Redis", *, most_bytes: int = 10**6, most: int = 1000) -> Records:
-    database = Database(client, clock=CLOCK_LUA)
+    database = Database(client, clock=clock_lua(client))
     return Records(client, lease_ms=LEASE_MS, most_bytes=most_bytes, most_records=most, database=database)
 
 

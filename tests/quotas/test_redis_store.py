@@ -23,6 +23,7 @@ from fairlane.quotas.store import TOMBSTONE_MS, AccessDenied, Charge, Denied
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, charge
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 NEVER = Retry(NoBackoff(), 0)
@@ -116,7 +117,7 @@ async def test_where_functions_are_forbidden_scripts_serve(
     await house.client.function_flush()
     await house.client.acl_setuser("bounded", enabled=True, nopass=True, keys=["*"], categories=["+@all"])
     await house.client.execute_command("ACL", "SETUSER", "bounded", *forbidden)  # type: ignore[no-untyped-call]
-    client = redis.asyncio.from_url(store_url, username="bounded", password="any")
+    client = topology.client(store_url, username="bounded", password="any")
     store = RedisQuotaStore(client)
 
     reservation = await store.reserve(ask())
@@ -130,7 +131,7 @@ async def test_where_functions_are_forbidden_scripts_serve(
 
 
 async def test_a_client_that_decodes_replies_serves_as_well(store_url: str) -> None:
-    client = redis.asyncio.from_url(store_url, decode_responses=True)
+    client = topology.client(store_url, decode_responses=True)
     await TenantStore(client).create({"id": "acme", "limits": {"tokens_per_day": 100}})
     store = RedisQuotaStore(client)
 
@@ -142,7 +143,7 @@ async def test_a_client_that_decodes_replies_serves_as_well(store_url: str) -> N
 
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_both_protocols_of_redis_serve(store_url: str, protocol: int) -> None:
-    client = redis.asyncio.from_url(store_url, protocol=protocol)
+    client = topology.client(store_url, protocol=protocol)
     await TenantStore(client).create({"id": "acme", "limits": {"tokens_per_day": 100}})
     store = RedisQuotaStore(client)
 
@@ -221,7 +222,7 @@ async def test_a_reservation_cut_off_by_a_time_limit_is_given_back_by_the_refund
     """The store is held up, so the caller gives up; the reservation then runs all the same."""
     await house.tenant(Limits(tokens_per_day=100, requests_per_minute=5))
     await house.store.statuses("acme", "acme")
-    hasty = redis.asyncio.from_url(store_url, socket_timeout=0.1, retry=NEVER)
+    hasty = topology.client(store_url, socket_timeout=0.1, retry=NEVER)
     given_up = RedisHouse(hasty)
     await given_up.store.reserve(ask("warm"))
     await given_up.store.settle("acme", "warm", Charge.refund())

@@ -8,8 +8,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-import redis
-import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -27,6 +25,7 @@ from fairlane.quotas.store import (
     Resumption,
 )
 from tests.support.quotas.house import LEASE_MS, START_MS, MemoryHouse, RedisHouse, ask
+from tests.support.store import topology
 
 TENANTS = ("acme", "other")
 PROJECTS = ("web", "jobs")
@@ -103,12 +102,11 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.run = self.runner.get_loop().run_until_complete  # Runner.run sets signal handlers for every call
-        self.client = redis.asyncio.from_url(self.url)
+        self.client = topology.client(self.url)
         self.houses = (MemoryHouse(), RedisHouse(self.client))
         self.now_ms = START_MS
         self.last_settled_ms: dict[str, int] = {}
-        with redis.from_url(self.url) as client:
-            client.flushall()
+        self.run(self.client.flushall())
         self.move(0)
 
     def teardown(self) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas.scripts import LUA
 from fairlane.quotas.windows import MINUTE, Minute, Totals, calendar_at, zone_table
+from tests.support.store import topology
 
 MINUTE_MS, SLICE_MS = MINUTE.length_ms, MINUTE.slice_ms
 
@@ -196,7 +197,7 @@ class LuaCalendar:
     """calendar.lua, asked directly."""
 
     def __init__(self, url: str) -> None:
-        self._client = redis.from_url(url, decode_responses=True)
+        self._client = redis.from_url(topology.one_server(url), decode_responses=True)
         source = LUA["calendar"]
         answer = "local c = calendar_at(cjson.decode(ARGV[2]), tonumber(ARGV[1]))\n"
         self._script = f"{source}\n{answer} return {{c.number, c.begins, c.ends, c.month_ends}}"

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-import redis.asyncio
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from tests.support.scheduler.pools import small_pool
 from tests.support.scheduler.queues import LEASE_MS, Clock, MemoryQueue, Queue, StoredQueue, lanes
+from tests.support.store import topology
 
 MakeQueue = Callable[..., Queue]
 
@@ -25,7 +25,7 @@ async def make_queue(request: pytest.FixtureRequest, clock: Clock) -> AsyncItera
     async with AsyncExitStack() as stack:
         store = None
         if request.param != "memory":
-            store = redis.asyncio.from_url(request.getfixturevalue(request.param).url)
+            store = topology.client(request.getfixturevalue(request.param).url)
             stack.push_async_callback(store.aclose)
             await store.flushall()
 

@@ -19,6 +19,7 @@ from fairlane.store.circuit_breaker import (
     StoreAway,
 )
 from fairlane.store.errors import is_rewriting
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 
@@ -140,8 +141,9 @@ async def test_a_refusal_without_a_code_is_logged_by_its_kind_alone(
 
 
 async def test_a_rewrite_that_is_already_running_is_not_logged(
-    bench: Bench, store: redis.asyncio.Redis, caplog: pytest.LogCaptureFixture
+    bench: Bench, store_url: str, store: redis.asyncio.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
+    topology.one_master(store_url)
     calls = store.pipeline(transaction=False)
     for _ in range(2):
         calls.execute_command("BGREWRITEAOF")

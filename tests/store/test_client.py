@@ -4,19 +4,19 @@ import asyncio
 from typing import Any
 
 import pytest
-import redis.asyncio
 
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.connections import server
 from fairlane.store.errors import StoreUnavailable
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 20.0
 
 
 async def test_a_store_that_does_not_answer_ends_a_question_in_time(valkey_url: str) -> None:
-    store = server(valkey_url, timeout_s=0.5, limit=4)
-    async with redis.asyncio.from_url(valkey_url) as blocker:
+    store = server(topology.one_master(valkey_url), timeout_s=0.5, limit=4)
+    async with topology.client(valkey_url) as blocker:
         await blocker.client_pause(20_000, all=False)  # writes only, so that it can be lifted
 
         with pytest.raises(TimeoutError):
@@ -31,7 +31,7 @@ async def test_a_store_that_does_not_answer_ends_a_question_in_time(valkey_url: 
 
 async def test_a_script_that_a_store_forgot_is_not_said_to_have_been_left_unasked(valkey_url: str) -> None:
     """Sent, run, lost with the store's answer, then unknown by its digest, and in full while the breaker is open."""
-    store = server(valkey_url, timeout_s=LIMIT_S, limit=4)
+    store = server(topology.one_master(valkey_url), timeout_s=LIMIT_S, limit=4)
     store.breaker.is_away = True
 
     with pytest.raises(StoreAway):
@@ -44,7 +44,7 @@ async def test_a_script_that_a_store_forgot_is_not_said_to_have_been_left_unaske
 
 
 async def test_every_cancelled_call_ends_as_cancelled(valkey_url: str) -> None:
-    store = server(valkey_url, timeout_s=5.0, limit=1)
+    store = server(topology.one_master(valkey_url), timeout_s=5.0, limit=1)
 
     async def keep_asking() -> None:
         while True:
@@ -62,7 +62,7 @@ async def test_every_cancelled_call_ends_as_cancelled(valkey_url: str) -> None:
 
 
 async def test_a_reader_waits_for_news_and_says_where_it_stands(valkey_url: str) -> None:
-    store = server(valkey_url, timeout_s=LIMIT_S, limit=4)
+    store = server(topology.one_master(valkey_url), timeout_s=LIMIT_S, limit=4)
     reader = store.reader()
 
     assert await reader.xread({"news": "0-0"}, count=9) == []

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,8 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-async def watch(tmp_path: Path) -> AsyncIterator[Watch]:
-    async with watched(tmp_path, valkey_binary()) as made:
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    with watched(tmp_path, valkey_binary()) as made:
         yield made
 
 
@@ -60,9 +60,9 @@ async def test_calls_follow_the_master_when_it_dies(watch: Watch) -> None:
     queue = RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
     await queue.put(job("before"))
     await worker.takes("before")
-    await watch.replicated()
+    watch.replicated()
 
-    await watch.kill_master()
+    watch.kill_master()
     await until_asked(store)
 
     second = await store.short.xadd("news", {"b": "2"})
@@ -79,7 +79,7 @@ async def test_calls_follow_the_master_when_it_dies(watch: Watch) -> None:
 
 
 async def test_sentinels_and_servers_may_speak_tls_alone(tmp_path: Path) -> None:
-    async with watched(tmp_path, binary_with_tls(), certificate(tmp_path)) as watch:
+    with watched(tmp_path, binary_with_tls(), certificate(tmp_path)) as watch:
         store = server(watch.url, timeout_s=2.0, limit=4)
 
         await ask(store)

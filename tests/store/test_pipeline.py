@@ -10,6 +10,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from fairlane.store.connections import BoundedRedis, Connections, connections
 from fairlane.store.pipeline import MOST_UNSENT, Connect
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 ECHO = "return ARGV[1]"
@@ -23,7 +24,7 @@ def digest(script: str) -> str:
 
 async def opened(url: str, timeout_s: float = LIMIT_S) -> Connections:
     """Clients of a store that knows the scripts."""
-    async with redis.asyncio.from_url(url) as client:
+    async with topology.client(topology.one_master(url)) as client:
         await client.script_load(ECHO)
         await client.script_load(WRITE)
     return connections(url, timeout_s=timeout_s, limit=4)
@@ -35,7 +36,7 @@ async def echo(store: Connections, word: str) -> object:
 
 async def pipes(url: str) -> list[int]:
     """Ids of the connections that scripts run on."""
-    async with redis.asyncio.from_url(url) as client:
+    async with topology.client(url) as client:
         return [int(found["id"]) for found in await client.client_list() if found["cmd"] == "evalsha"]
 
 
@@ -51,7 +52,7 @@ async def test_calls_made_together_get_each_its_own_reply_over_one_connection(st
 
 
 async def test_the_store_begins_while_the_loop_is_still_busy_asking(store_url: str) -> None:
-    store = await opened(store_url)
+    store = await opened(topology.one_server(store_url))
     await echo(store, "open")
 
     async def ask(number: int) -> None:
@@ -96,7 +97,7 @@ async def test_a_cancelled_call_leaves_its_place_to_nobody(store_url: str) -> No
 async def test_a_connection_that_died_unnoticed_is_replaced(store_url: str) -> None:
     store = await opened(store_url)
     await echo(store, "open")
-    async with redis.asyncio.from_url(store_url) as client:
+    async with topology.client(store_url) as client:
         for pipe in await pipes(store_url):
             await client.client_kill_filter(_id=str(pipe))
 
@@ -129,7 +130,7 @@ async def test_what_is_late_fails_and_the_next_call_takes_another_connection(sto
     store = await opened(store_url, timeout_s=0.3)
     await echo(store, "open")
     before = await pipes(store_url)
-    async with redis.asyncio.from_url(store_url) as blocker:
+    async with topology.client(store_url) as blocker:
         await blocker.client_pause(20_000, all=False)  # writes only, so that it can be lifted
 
         with pytest.raises(TimeoutError):
@@ -157,7 +158,7 @@ async def test_without_a_store_a_call_fails_and_with_it_the_next_one_works(store
 async def test_closing_fails_what_is_still_asked(store_url: str) -> None:
     store = await opened(store_url)
     await echo(store, "open")
-    async with redis.asyncio.from_url(store_url) as blocker:
+    async with topology.client(store_url) as blocker:
         await blocker.client_pause(20_000, all=False)
         asked = asyncio.ensure_future(store.short.evalsha(digest(WRITE), 1, "key", "x"))
         await asyncio.sleep(0)

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-import redis.asyncio
 
 from fairlane.store.circuit_breaker import FAILURES
 from fairlane.store.connections import ServerConnections, server
 from fairlane.store.timeouts import MOST_DEFERRED, Timeout, has_passed
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 LIMIT_S = 0.25
@@ -26,7 +26,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture
 async def store(valkey_url: str) -> AsyncIterator[ServerConnections]:
-    opened = server(valkey_url, timeout_s=LIMIT_S, limit=8)
+    opened = server(topology.one_master(valkey_url), timeout_s=LIMIT_S, limit=8)
     await opened.short.get("warm")
     yield opened
     await opened.aclose()
@@ -63,7 +63,7 @@ async def test_nor_does_it_of_scripts(store: ServerConnections) -> None:
 
 
 async def test_a_store_that_says_nothing_is_away_though_the_loop_is_late_as_well(store: ServerConnections) -> None:
-    async with redis.asyncio.from_url(store.url) as blocker:
+    async with topology.client(store.url) as blocker:
         await blocker.client_pause(20_000, all=False)  # writes only, so that it can be lifted
         asked = [asyncio.ensure_future(store.short.set(f"key-{number}", "")) for number in range(FAILURES)]
 

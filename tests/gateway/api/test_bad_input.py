@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, serving, settings
@@ -13,11 +12,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-async def served(valkey: EmbeddedStore) -> AsyncIterator[Served]:
+async def served(emptied_valkey: EmbeddedStore) -> AsyncIterator[Served]:
     """One server for all: what is refused leaves no trace."""
-    with redis.from_url(valkey.url) as client:
-        client.flushall()
-    async with serving(settings(valkey.url, section={"max_body_bytes": 100_000})) as opened:
+    async with serving(settings(emptied_valkey.url, section={"max_body_bytes": 100_000})) as opened:
         await opened.tenant(limits={"tokens_per_day": 100_000})
         yield opened
 

@@ -22,6 +22,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from tests.support.scheduler.queues import job
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 MODELS = 3
@@ -73,7 +74,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(valkey: EmbeddedStore, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with redis.asyncio.from_url(valkey.url) as client:
+    async with topology.client(valkey.url) as client:
         await client.flushall()
         yield Bench(client, tmp_path)
 

@@ -22,7 +22,8 @@ from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.election import Election
 from tests.support.gateway.served import ASKED, CHAT, serving, settings, until
-from tests.support.quotas.house import CLOCK_LUA, START_MS, RedisHouse, ask, charge
+from tests.support.quotas.house import START_MS, RedisHouse, ask, charge, clock_lua
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 DAY_MS = 86_400_000
@@ -168,13 +169,13 @@ async def test_an_exporter_killed_at_any_step_is_followed_by_another(
 EXPORTING = """
 import asyncio, sys
 from pathlib import Path
-import redis.asyncio
 from fairlane.gateway.control.ledger import exporter
 from tests.gateway.ledger.test_export import Export
+from tests.support.store import topology
 
 async def export(url, folder):
     exporter.MOST_ENTRIES = 7
-    async with redis.asyncio.from_url(url) as client:
+    async with topology.client(url) as client:
         while True:
             await Export(client, Path(folder)).exporter("killed").export()
 
@@ -184,7 +185,7 @@ asyncio.run(export(*sys.argv[1:]))
 
 async def test_a_process_that_is_killed_exports_each_entry_once(valkey_url: str, tmp_path: Path) -> None:
     """While requests end."""
-    async with redis.asyncio.from_url(valkey_url) as client:
+    async with topology.client(valkey_url) as client:
         export = await filled(client, tmp_path / "ledger")
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", EXPORTING, valkey_url, str(export.folder))
         async with asyncio.timeout(60):
@@ -280,7 +281,7 @@ async def test_a_ledger_keeps_so_many_bytes(store: redis.asyncio.Redis) -> None:
     house = RedisHouse(store)
     await house.set_clock(START_MS)
     await house.tenant(Limits())
-    bounded = RedisQuotaStore(store, clock=CLOCK_LUA, ledger_bytes=20_000)
+    bounded = RedisQuotaStore(store, clock=clock_lua(store), ledger_bytes=20_000)
     for number in range(600):
         await house.store.reserve(ask(f"reservation-{number:020}"))
         await bounded.settle("acme", f"reservation-{number:020}", charge())

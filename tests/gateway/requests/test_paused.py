@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-import redis.asyncio
 
 from fairlane.gateway.pipeline import delivery as dispatch
 from fairlane.gateway.pipeline import grants as grants
@@ -16,6 +15,7 @@ from fairlane.gateway.runtime import fleet as runtime_fleet
 from fairlane.quotas import keyspace
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.support.quotas.house import forget_minute
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +153,7 @@ async def test_what_a_crash_of_the_store_took_back_is_charged_again(
     section = {"quantum_tokens": QUANTUM, "reservation_lease_s": 1.0}
     async with (
         serving(settings(valkey_url, section=section)) as served,
-        redis.asyncio.from_url(valkey_url) as raw,
+        topology.client(valkey_url) as raw,
     ):
         asking = await paused(served, max_tokens=20)
         names = f"{glob.escape(keyspace.of_root('acme'))}*"

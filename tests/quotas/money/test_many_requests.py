@@ -14,6 +14,7 @@ from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import AlreadySettled, Ask, Charge, Denied, Need, QuotaStore
 from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import START_MS, RedisHouse, ask, charge, one
+from tests.support.store import topology
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -123,9 +124,7 @@ def house_day() -> date:
 
 
 async def test_fifty_concurrent_streams_never_overshoot_a_budget(valkey_url: str) -> None:
-    client = redis.asyncio.Redis.from_pool(
-        redis.asyncio.BlockingConnectionPool.from_url(valkey_url, max_connections=50)
-    )
+    client = topology.client(valkey_url)
     budget, over = 500_000, asyncio.Event()
     await RedisHouse(client).tenant(Limits(spend_per_day=budget))
     store, worst = RedisQuotaStore(client), 0

@@ -19,6 +19,7 @@ from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.tenants import Tenant, TenantStore, VersionConflict
+from tests.support.store.watched import ForwardingRedis
 
 pytestmark = pytest.mark.anyio
 FAR = "2059-01-31T00:00:00Z"
@@ -223,15 +224,16 @@ async def test_a_page_of_keys_is_read_in_two_calls(
     for _ in range(12):
         await keys.create(acme, {})
     expected = await keys.list(acme)  # the store knows the script from here on
-    sent, send = list[object](), store.execute_command
+    client, sent = ForwardingRedis(store), list[object]()
+    send = client.execute_command
 
     async def count(*command: object, **options: object) -> object:
         sent.append(command[0])
-        return await send(*command, **options)  # type: ignore[no-untyped-call]
+        return await send(*command, **options)
 
-    monkeypatch.setattr(store, "execute_command", count)
+    monkeypatch.setattr(client, "execute_command", count)
 
-    assert await keys.list(acme) == expected
+    assert await KeyStore(client).list(acme) == expected
     assert sent == ["ZRANGE", "EVALSHA"]
 
 

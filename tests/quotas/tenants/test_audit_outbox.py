@@ -32,10 +32,10 @@ def away_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 KILLED = """
 import asyncio, os, signal, sys
-import redis.asyncio
 from fairlane.quotas.audit import Note
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.tenants import TenantStore
+from tests.support.store import topology
 
 run = Database.run
 
@@ -46,7 +46,7 @@ async def until_then(database, script, *rest):
 
 Database.run = until_then
 note = Note(actor="admin", action="tenant.delete", target="acme", changes={"name": "gone"})
-asyncio.run(TenantStore(redis.asyncio.from_url(sys.argv[1])).delete("acme", note=note))
+asyncio.run(TenantStore(topology.client(sys.argv[1])).delete("acme", note=note))
 """
 
 

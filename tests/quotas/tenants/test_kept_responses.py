@@ -8,7 +8,7 @@ import redis.asyncio
 from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.scripts import Database
-from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, START_MS
+from tests.support.quotas.house import START_MS, clock_lua, set_clock
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ class Shelf(KeptResponses):
     def __init__(self, client: "redis.asyncio.Redis", **bounds: int) -> None:
         self.client = client
         known = {"ttl_ms": TTL_MS, "most_bytes": 10**6, "most_response_bytes": 10**5, **bounds}
-        super().__init__(client, database=Database(client, clock=CLOCK_LUA), **known)
+        super().__init__(client, database=Database(client, clock=clock_lua(client)), **known)
 
     async def put(self, *ids: str, tenant: str = "acme", content: bytes = SAID) -> list[bool]:
         return [await self.keep("root", tenant, response_id, content) for response_id in ids]
@@ -32,7 +32,7 @@ class Shelf(KeptResponses):
         return [each for each in ids if await self.read("root", tenant, each) is not None]
 
     async def at(self, now_ms: int) -> None:
-        await self.client.set(CLOCK_KEY, now_ms)
+        await set_clock(self.client, now_ms)
 
     async def total(self, tenant: str = "acme") -> int:
         """Bytes that the store thinks are kept."""

@@ -24,7 +24,16 @@ from fairlane.quotas.scripts import FUNCTIONS, PARTS, Database
 from fairlane.quotas.store import Need
 from fairlane.quotas.tenants import Tenant, TenantIds, TenantStore
 from fairlane.quotas.upkeep import QUIET_AFTER_MS, ActiveRoots
-from tests.support.quotas.house import CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask, charge
+from tests.support.quotas.house import (
+    CLOCK_LUA,
+    CLUSTER_CLOCK_LUA,
+    LEASE_MS,
+    START_MS,
+    RedisHouse,
+    ask,
+    charge,
+    clock_lua,
+)
 from tests.support.store.resent import ResendingRedis, resending
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +55,7 @@ class Two:
     @property
     def budgets(self) -> RedisQuotaStore:
         """Whose calls are sent twice."""
-        return RedisQuotaStore(self.twice, lease_ms=LEASE_MS, clock=CLOCK_LUA)
+        return RedisQuotaStore(self.twice, lease_ms=LEASE_MS, clock=clock_lua(self.plain))
 
     async def tenant(self) -> Tenant:
         return await TenantStore(self.plain).create({"id": "acme"})
@@ -363,9 +372,8 @@ async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
     script: str, valkey: EmbeddedStore
 ) -> None:
     fixed: Any = None
-    scripts = [
-        {**each._scripts, **each._library.scripts} for each in (Database(fixed), Database(fixed, clock=CLOCK_LUA))
-    ]
+    databases = [Database(fixed, clock=clock) for clock in (None, CLOCK_LUA, CLUSTER_CLOCK_LUA)]
+    scripts = [{**each._scripts, **each._library.scripts} for each in databases]
     async with resending(valkey.url, *scripts) as (resender, client):
         two = Two(resender, client)
         await two.house.set_clock(START_MS)

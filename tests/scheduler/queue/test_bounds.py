@@ -12,6 +12,7 @@ from fairlane.scheduler.queue.types import QueuePresence
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.functions import Library
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, lanes, progress, room, take_one
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def client(valkey_url: str) -> AsyncIterator[redis.asyncio.Redis]:
-    async with redis.asyncio.from_url(valkey_url) as client:
+    async with topology.client(valkey_url) as client:
         yield client
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -28,6 +27,7 @@ from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobRecord, JobState, Progress, Put, QueueError
 from fairlane.store import bounds
 from tests.support.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
+from tests.support.store import topology
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
 LEASE_MS = 1_000
@@ -62,7 +62,7 @@ class Twins(RuleBasedStateMachine):
         self._runner = asyncio.Runner()
         self._run = self._runner.get_loop().run_until_complete  # Runner.run sets signal handlers for every call
         self.clock = Clock()
-        self.store = redis.asyncio.from_url(self.url)
+        self.store = topology.client(self.url)
         self._run(self._empty())
         figures: dict[str, Any] = {"lease_ms": LEASE_MS, "window": 300.0, "clock": self.clock}
         self.memory, self.stored = MemoryQueue(FIGURES, **figures), StoredQueue(self.store, FIGURES, **figures)

@@ -56,6 +56,7 @@ from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import LaneDepth
 from tests.support.quotas import house
+from tests.support.store import topology
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 QUEUE = "tiny@0123456789ab"
@@ -281,7 +282,7 @@ async def admin_bench(url: str) -> AsyncIterator[AdminBench]:
     fleet, open_requests = HandFleet(), AllOpenRequests(DEFAULT_LANES)
     with TemporaryDirectory() as folder:
         traces = TraceFolder(Path(folder), most_recorded=2)
-        async with Redis.from_url(url) as redis:
+        async with topology.client(url) as redis:
             transport = httpx.ASGITransport(application(redis, fleet, open_requests, traces))
             async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
                 yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), open_requests, traces)

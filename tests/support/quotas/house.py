@@ -15,10 +15,16 @@ from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Denied, QuotaStore, Reason
 from fairlane.quotas.windows import zone_table
+from fairlane.store.cluster import ClusterRedis
 from tests.support.quotas.oracle import Oracle
 
 CLOCK_KEY = "test:clock"
 CLOCK_LUA = f"local function now_ms() return tonumber(redis.call('GET', '{CLOCK_KEY}')) end"
+# A script on a Cluster may read keys of one slot only: there the time is a setting of each node.
+CLUSTER_CLOCK = "maxmemory"
+CLUSTER_CLOCK_LUA = f"""
+local function now_ms() return tonumber(string.match(redis.call('INFO', 'memory'), '{CLUSTER_CLOCK}:(%d+)')) end
+"""
 START_MS = int(datetime.fromisoformat("2026-11-21T10:00:00Z").timestamp()) * 1000
 LEASE_MS = 30_000
 
@@ -115,15 +121,28 @@ class MemoryHouse:
         )
 
 
+def clock_lua(client: redis.asyncio.Redis) -> str:
+    """Return a script's clock that `set_clock` moves, in place of the server's."""
+    return CLUSTER_CLOCK_LUA if isinstance(client, ClusterRedis) else CLOCK_LUA
+
+
+async def set_clock(client: redis.asyncio.Redis, now_ms: int) -> None:
+    """Set the clock of all scripts that have `clock_lua`."""
+    if isinstance(client, ClusterRedis):
+        await client.config_set(CLUSTER_CLOCK, now_ms)
+    else:
+        await client.set(CLOCK_KEY, now_ms)
+
+
 class RedisHouse:
     """Around the real one, its clock replaced."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self.client = client
-        self.store: QuotaStore = RedisQuotaStore(client, lease_ms=LEASE_MS, clock=CLOCK_LUA)
+        self.store: QuotaStore = RedisQuotaStore(client, lease_ms=LEASE_MS, clock=clock_lua(client))
 
     async def set_clock(self, now_ms: int) -> None:
-        await self.client.set(CLOCK_KEY, now_ms)
+        await set_clock(self.client, now_ms)
 
     async def tenant(
         self,

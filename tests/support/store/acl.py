@@ -5,11 +5,13 @@ from contextlib import contextmanager
 
 import redis
 
+from tests.support.store import topology
+
 
 @contextmanager
 def administering(url: str) -> Iterator["redis.Redis"]:
     """Open a client that may change the server's settings and users; what it changed is taken back at the end."""
-    with redis.from_url(url) as client:
+    with redis.from_url(topology.one_server(url)) as client:
         yield client
         client.config_set("maxmemory-policy", "noeviction")
         client.config_set("maxmemory", 0)

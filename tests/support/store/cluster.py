@@ -32,6 +32,13 @@ class Masters:
         """What a process of ours is told; the first node that it names does not exist."""
         return f"redis+cluster://127.0.0.1:1,127.0.0.1:{self.ports[1]}"
 
+    def start(self) -> None:
+        """Start the masters, each with a replica."""
+        self.begin()
+        self.agree()
+        for port in self.ports:
+            self.follow(port)
+
     def begin(self) -> None:
         """Start them and say who holds what; it takes them two seconds to `agree`."""
         for port in self.ports:
@@ -72,7 +79,8 @@ class Masters:
     def holder(self, key: str) -> int:
         """The port of the node that holds a key's slot now."""
         slot = key_slot(key.encode())
-        for first, last, (_, port, *_), *_ in self.ask(self.ports[0], "CLUSTER", "SLOTS"):
+        alive = next(port for port in self.ports if self._processes[port].poll() is None)
+        for first, last, (_, port, *_), *_ in self.ask(alive, "CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return int(port)
         raise AssertionError(key)
@@ -93,7 +101,7 @@ class Masters:
             self.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", self._id(target))
 
     def flush(self) -> None:
-        """Forget all keys."""
+        """Delete all keys."""
         for port in self.ports:
             self.ask(port, "FLUSHALL")
 

@@ -12,6 +12,8 @@ from typing import Any
 import redis.asyncio
 
 from fairlane.store.scripts import Script
+from tests.support.store import topology
+from tests.support.store.watched import ForwardingRedis
 
 _LEAST_EPOCH_MS = 10**12
 _CLOCK_MS = 60_000
@@ -35,24 +37,22 @@ class Repeat:
         assert alike(self.contents, self.contents_again), (self.script, self.contents, self.contents_again)
 
 
-class ResendingRedis(redis.asyncio.Redis):
+class ResendingRedis(ForwardingRedis):
     """Executes each command twice and returns the second reply."""
 
     def __init__(self, scripts: Iterable[Mapping[str, Script]], watcher: redis.asyncio.Redis) -> None:
         """`scripts`: each set by name; `watcher`: a client of the same store, to read what the scripts have written."""
-        pool = watcher.connection_pool
-        super().__init__(connection_pool=redis.asyncio.ConnectionPool(pool.connection_class, **pool.connection_kwargs))
-        self.auto_close_connection_pool = True
+        super().__init__(watcher)
         self._names = {script._digest: name for each in scripts for name, script in each.items()}
         self._watcher = watcher
         self.repeats: list[Repeat] = []
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        first = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        first = await super().execute_command(*args, **options)
         if args[0] not in _SCRIPT_CALLS:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return await super().execute_command(*args, **options)
         contents = await contents_of(self._watcher)
-        second = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        second = await super().execute_command(*args, **options)
         name = self._name(args[0], args[1])
         self.repeats.append(Repeat(name, first, second, contents, await contents_of(self._watcher)))
         return second
@@ -76,7 +76,7 @@ async def resending(
     url: str, *scripts: Mapping[str, Script]
 ) -> AsyncIterator[tuple[ResendingRedis, redis.asyncio.Redis]]:
     """A resending client of an empty store, and a plain one to prepare the store with."""
-    async with redis.asyncio.from_url(url) as plain:
+    async with topology.client(url) as plain:
         await plain.flushall()
         async with ResendingRedis(scripts, plain) as resender:
             yield resender, plain

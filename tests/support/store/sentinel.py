@@ -1,31 +1,30 @@
-"""A master, a replica and a Sentinel as processes, for tests of what happens when the master goes."""
+"""A master, its replicas and their Sentinels as processes, for tests of what happens when the master goes."""
 
-import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis.asyncio
+import redis
 
 from fairlane.common.child_processes import die_with_parent
 from tests.support.ports import free_port
+from tests.support.store.cluster import WAIT_S, wait_for
 
 SERVICE = "fairlane"
-WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Of 127.0.0.1, signed by itself."""
+    """A self-signed certificate of 127.0.0.1."""
 
     certificate: Path
     key: Path
 
     def settings(self, port: int) -> list[str]:
-        """Lines of a server's configuration: TLS and nothing else."""
+        """Return the lines of a server's configuration that make it speak TLS only."""
         files = [
             f"tls-cert-file {self.certificate}",
             f"tls-key-file {self.key}",
@@ -35,59 +34,80 @@ class Certificate:
 
 
 class Watch:
-    """A master, its replica and one Sentinel on loopback, who decides alone that the master is gone."""
+    """A master, its replicas and the Sentinels that watch them, all on loopback. Most Sentinels must agree that the
+    master is down."""
 
-    def __init__(self, directory: Path, binary: str, tls: Certificate | None = None) -> None:
-        """`tls`: what all present, where they are to speak nothing else."""
+    def __init__(
+        self, directory: Path, binary: str, tls: Certificate | None = None, *, replicas: int = 1, sentinels: int = 1
+    ) -> None:
+        """With `tls`, all of them speak TLS only."""
         self._directory = directory
         self._binary = binary
         self._tls = tls
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.servers = [free_port(), free_port()]
-        self.sentinel = free_port()
+        self.servers = [free_port() for _ in range(1 + replicas)]
+        self.sentinels = [free_port() for _ in range(sentinels)]
 
     @property
     def url(self) -> str:
-        """What a process of ours is told; the first Sentinel that it names does not exist."""
-        hosts = f"127.0.0.1:1,127.0.0.1:{self.sentinel}/{SERVICE}/0"
+        """Return the store's URL. The first Sentinel that it names does not exist."""
+        named = ",".join(f"127.0.0.1:{port}" for port in (1, *self.sentinels))
         if self._tls is None:
-            return f"redis+sentinel://{hosts}"
-        return f"rediss+sentinel://{hosts}?ssl_ca_certs={self._tls.certificate}"
+            return f"redis+sentinel://{named}/{SERVICE}/0"
+        return f"rediss+sentinel://{named}/{SERVICE}/0?ssl_ca_certs={self._tls.certificate}"
 
-    async def start(self) -> None:
-        """Return once the Sentinel knows master and replica."""
-        master, replica = self.servers
-        self._spawn(master, ["save ''", "repl-diskless-sync-delay 0"])
-        self._spawn(replica, ["save ''", f"replicaof 127.0.0.1 {master}"])
-        await self.replicated()
+    def start(self) -> None:
+        """Start all processes; return once each Sentinel knows all servers and all other Sentinels."""
+        master, *replicas = self.servers
+        self._spawn(master, ["save ''", "appendonly yes", "repl-diskless-sync-delay 0"])
+        for replica in replicas:
+            self._spawn(replica, ["save ''", "appendonly yes", f"replicaof 127.0.0.1 {master}"])
+        self.replicated()
         rules = (
-            f"monitor {SERVICE} 127.0.0.1 {master} 1",
+            f"monitor {SERVICE} 127.0.0.1 {master} {len(self.sentinels) // 2 + 1}",
             f"down-after-milliseconds {SERVICE} 1000",
-            f"known-replica {SERVICE} 127.0.0.1 {replica}",  # it looks for replicas every ten seconds only
+            f"failover-timeout {SERVICE} 5000",
+            # Without these, a Sentinel looks for replicas every ten seconds only.
+            *(f"known-replica {SERVICE} 127.0.0.1 {replica}" for replica in replicas),
         )
-        self._spawn(self.sentinel, [f"sentinel {rule}" for rule in rules], "--sentinel")
-        await self._until(self.sentinel, lambda said: "slaves=1" in said, "INFO", "sentinel")
+        for sentinel in self.sentinels:
+            self._spawn(sentinel, [f"sentinel {rule}" for rule in rules], "--sentinel")
+        known = f"status=ok,address=127.0.0.1:{master},slaves={len(replicas)},sentinels={len(self.sentinels)}"
+        for sentinel in self.sentinels:
+            wait_for(lambda port=sentinel: known in str(self.ask(port, "INFO", "sentinel")))  # type: ignore[misc]
 
-    async def replicated(self) -> None:
-        """Return once one server follows the other."""
-        async with asyncio.timeout(WAIT_S):
-            while not any([await self._follows(port) for port in self.servers]):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.05)
+    def replicated(self) -> None:
+        """Return once all replicas follow the master."""
+        wait_for(lambda: sum(map(self._follows, self.servers)) >= len(self.servers) - 1)
 
-    async def kill_master(self) -> None:
-        """Without a word."""
-        self._processes[await self.master()].kill()
+    def kill_master(self) -> int:
+        """Kill the master's process and return its port."""
+        port = self.master()
+        self._processes[port].kill()
+        self._processes[port].wait()
+        return port
 
-    async def master(self) -> int:
-        """Its port."""
-        _, port = await self._ask(self.sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+    def master(self) -> int:
+        """Return the master's port."""
+        _, port = self.ask(self.sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return int(port)
+
+    def flush(self) -> None:
+        """Delete all keys."""
+        self.ask(self.master(), "FLUSHALL")
 
     def stop(self) -> None:
         """End all processes."""
         for process in self._processes.values():
             process.kill()
             process.wait()
+
+    def ask(self, port: int, *command: str) -> Any:
+        """Run one command on one server or Sentinel and return its reply, not converted."""
+        tls: dict[str, Any] = {} if self._tls is None else {"ssl": True, "ssl_ca_certs": str(self._tls.certificate)}
+        with redis.Redis(host="127.0.0.1", port=port, socket_timeout=WAIT_S, **tls) as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*command)
 
     def _spawn(self, port: int, lines: list[str], *arguments: str) -> None:
         directory = self._directory / str(port)
@@ -100,34 +120,21 @@ class Watch:
                 [self._binary, str(config), *arguments], stdout=log, stderr=log, preexec_fn=die_with_parent()
             )
 
-    async def _follows(self, port: int) -> bool:
-        with suppress(redis.RedisError):
-            return "master_link_status:up" in str(await self._ask(port, "INFO", "replication"))
-        return False
-
-    async def _until(self, port: int, holds: Callable[[str], bool], *command: str) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                try:
-                    if holds(str(await self._ask(port, *command))):
-                        return
-                except redis.RedisError:
-                    pass
-                await asyncio.sleep(0.05)
-
-    async def _ask(self, port: int, *command: str) -> list[bytes]:
-        tls: dict[str, Any] = {} if self._tls is None else {"ssl": True, "ssl_ca_certs": str(self._tls.certificate)}
-        async with redis.asyncio.Redis(host="127.0.0.1", port=port, socket_timeout=None, **tls) as client:
-            client.response_callbacks.clear()
-            return await client.execute_command(*command)  # type: ignore[no-untyped-call, no-any-return]
+    def _follows(self, port: int) -> bool:
+        try:
+            return "master_link_status:up" in str(self.ask(port, "INFO", "replication"))
+        except redis.RedisError:
+            return False
 
 
-@asynccontextmanager
-async def watched(directory: Path, binary: str, tls: Certificate | None = None) -> AsyncIterator[Watch]:
-    """All of it, for one test."""
-    watch = Watch(directory, binary, tls)
+@contextmanager
+def watched(
+    directory: Path, binary: str, tls: Certificate | None = None, *, replicas: int = 1, sentinels: int = 1
+) -> Iterator[Watch]:
+    """Run servers and Sentinels until the end of the context."""
+    watch = Watch(directory, binary, tls, replicas=replicas, sentinels=sentinels)
     try:
-        await watch.start()
+        watch.start()
         yield watch
     finally:
         watch.stop()

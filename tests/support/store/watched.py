@@ -10,18 +10,28 @@ class Killed(Exception):
     """The process that used the client ended here."""
 
 
-class WatchedRedis(redis.asyncio.Redis):
+class ForwardingRedis(redis.asyncio.Redis):
+    """Sends each command through another client, which may be a Cluster's; opens no connection itself."""
+
+    def __init__(self, other: redis.asyncio.Redis) -> None:
+        super().__init__()
+        self._other = other
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if args[0] in ("EVALSHA", "EVAL"):  # a Cluster's client has methods of its own for these
+            return await getattr(self._other, args[0].lower())(*args[1:])
+        return await self._other.execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+
+class WatchedRedis(ForwardingRedis):
     """Awaits `after` whenever a script has run."""
 
     def __init__(self, other: redis.asyncio.Redis, after: Callable[[], Awaitable[None]]) -> None:
-        """`other`: a client of the same store."""
-        pool = other.connection_pool
-        super().__init__(connection_pool=redis.asyncio.ConnectionPool(pool.connection_class, **pool.connection_kwargs))
-        self.auto_close_connection_pool = True
+        super().__init__(other)
         self._after = after
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        reply = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        reply = await super().execute_command(*args, **options)
         if args[0] in ("EVALSHA", "EVAL", "FCALL"):
             await self._after()
         return reply
