@@ -3,13 +3,15 @@
 Block-quantised weights are stored as bfloat16, whose rounding (2^-9) is far below the step of the quantisation. Files
 that hold plain floats keep their own type."""
 
+import functools
 import hashlib
 import io
 import logging
 import shutil
 import tempfile
 import time
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,7 +79,7 @@ def _unpack(gguf: Path, directory: Path) -> None:
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     _log.info("converting %s (once)", gguf.name)
-    with redirect_stderr(io.StringIO()):  # the libraries' progress bars
+    with _parsed_once(), redirect_stderr(io.StringIO()):  # the libraries' progress bars
         try:
             dtype = _stored_dtype(gguf)
             tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -91,10 +93,23 @@ def _unpack(gguf: Path, directory: Path) -> None:
         tokenizer.save_pretrained(directory)
 
 
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Parse each GGUF file once: transformers creates a reader per call, and parsing takes over a second."""
+    import gguf
+
+    parse = gguf.GGUFReader
+    gguf.GGUFReader = functools.cache(parse)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader = parse
+
+
 def _stored_dtype(gguf: Path) -> "torch.dtype":
     import torch
     from gguf import GGMLQuantizationType, GGUFReader
 
     plain = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
-    matrices = {tensor.tensor_type for tensor in GGUFReader(gguf).tensors if len(tensor.shape) > 1}
+    matrices = {tensor.tensor_type for tensor in GGUFReader(str(gguf)).tensors if len(tensor.shape) > 1}
     return plain.get(matrices.pop(), torch.bfloat16) if len(matrices) == 1 else torch.bfloat16

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
+from unittest.mock import Mock
 
 import gguf
 import msgspec
@@ -105,10 +106,16 @@ def test_a_second_start_finds_the_conversion(
     ("kind", "stored"),
     [(gguf.GGMLQuantizationType.F32, torch.float32), (gguf.GGMLQuantizationType.F16, torch.float16)],
 )
-def test_plain_floats_keep_their_type(tmp_path: Path, kind: gguf.GGMLQuantizationType, stored: torch.dtype) -> None:
+def test_plain_floats_keep_their_type_and_a_file_is_parsed_once(
+    tmp_path: Path, kind: gguf.GGMLQuantizationType, stored: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Mock(side_effect=gguf.GGUFReader)
+    monkeypatch.setattr(gguf, "GGUFReader", readers)
+
     files = resolve(str(write_gguf(tmp_path / "plain.gguf", kind)), tmp_path / "models")
 
     assert {stored} == {tensor.dtype for tensor in only_weights(files.directory).values()}
+    assert readers.call_count == 1
 
 
 def test_another_file_of_the_same_name_and_size_is_converted_anew(packed: Path, tmp_path: Path) -> None:
