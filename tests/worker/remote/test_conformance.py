@@ -63,6 +63,12 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
+@pytest.fixture(autouse=True)
+def quick_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten how long a step waits for a token that does not come: a server's silence and errors take several."""
+    monkeypatch.setattr(remote_runner, "PATIENCE_S", 0.01)
+
+
 def granted(one: Lease, tokens: int) -> Lease:
     return msgspec.structs.replace(one, job=msgspec.structs.replace(one.job, granted_until=tokens))
 
@@ -120,15 +126,15 @@ def test_a_lane_above_takes_the_place_of_one_below_which_goes_on_after_it(kind: 
 
 def test_a_cancelled_job_ends_at_the_server_too(kind: Kind) -> None:
     with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
-        server.step_s = 0.02
-        client.add(lease("a", PROMPT, max_tokens=200), lease("b", PROMPT, max_tokens=40))
+        server.step_s = 0.01
+        client.add(lease("a", PROMPT, max_tokens=200), lease("b", PROMPT, max_tokens=20))
         client.until(lambda: len(client.tokens[FIRST]) >= 2)
         ended = client.engine.cancel("a")
         client.run()
 
         assert ended is not None
         assert ended.outcome is Outcome.CANCELLED
-        assert client.tokens[SeqId("b", 0)] == continuation(PROMPT, 40)
+        assert client.tokens[SeqId("b", 0)] == continuation(PROMPT, 20)
         client.until(lambda: server.aborted)
 
 
