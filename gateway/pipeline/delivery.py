@@ -44,6 +44,8 @@ class _Line:
     last_id: str = "0-0"
     # Reading and upkeep.
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    # Runs the next round of upkeep at once.
+    due: asyncio.Event = field(default_factory=asyncio.Event)
     # Settled and ended jobs whose records will be deleted, with the loop time of their end, oldest first.
     ended: dict[str, float] = field(default_factory=dict)
     # Jobs for which one worker was called, and which may still be waiting for it.
@@ -88,7 +90,7 @@ class Dispatcher:
             line = self._lines[name] = _Line(name, self.open_link(name))
             loop = asyncio.get_running_loop()
             reading = every(RETRY_AFTER_S, "reading events", partial(self._read, line))
-            tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
+            tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name), woken=line.due)
             line.tasks = {loop.create_task(reading), loop.create_task(tending)}
         return self._lines[name].link.calls
 
@@ -213,6 +215,8 @@ class Dispatcher:
             await line.link.reader.gateway_alive(self.gateway_id)  # the reader tracks how far it has read
         if self.is_elected():
             await queue.reclaim()
+            if 0 < queue.lapse_ms < TEND_EVERY_S * 1e3:  # a dead worker's jobs return when its lease expires, not later
+                asyncio.get_running_loop().call_later(queue.lapse_ms / 1e3, line.due.set)
         until_s = asyncio.get_running_loop().time() - self.kept_s
         ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
         for chunk in chunks(ended):

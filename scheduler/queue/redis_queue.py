@@ -91,6 +91,8 @@ class RedisQueue:
         self._lanes = [lane.name for lane in in_rank_order(lanes)]
         self._clock = clock
         self._library = library(lanes, lease_ms, window)
+        # Time from the last `reclaim` until the next worker's lease expires; 0: none.
+        self.lapse_ms = 0
         self._nonce = secrets.token_hex(8)
         self._serials = itertools.count()
         self._reads: Counter[str] = Counter()
@@ -304,7 +306,7 @@ class RedisQueue:
         the store was unavailable, it does nothing for one full lease, so that holders can renew first."""
         lost, is_more = 0, 1
         while is_more:
-            count, is_more = await self._call("reclaim")
+            count, is_more, self.lapse_ms = await self._call("reclaim")
             lost += count
         return lost
 

@@ -1,12 +1,13 @@
 -- Clear up after dead workers and gateways and expired jobs, PER_CALL jobs at most; drop unneeded counters.
 -- ARGV: clock.
 -- Called by RedisQueue.reclaim, by the elected gateway each second, and again while more is left.
--- Returns {jobs taken from dead workers, 1 if more is left}; does nothing just after the store was unavailable.
+-- Returns {jobs taken from dead workers, 1 if more is left, ms until the next worker's lease expires (0: none)}; does
+--   nothing just after the store was unavailable.
 --   A record that the store has evicted is skipped, so that it does not block the others.
 local quiet = is_quiet()
 call('HSETNX', key('pulse'), 'served', NOW)
 call('PEXPIRE', key('pulse'), KEPT_MS)
-if quiet then return {0, 0} end
+if quiet then return {0, 0, 0} end
 local left = PER_CALL - expire() -- jobs that this call may still touch
 rouse_late()
 
@@ -63,4 +64,5 @@ if count > 0 then wake() end
 flush_shares()
 local is_more = left <= 0 or #gateways == PER_CALL or #workers == PER_CALL
 for _, lane in ipairs(LANES) do is_more = forget_counters(lane.name) or is_more end
-return {count, is_more and 1 or 0}
+local first = call('ZRANGE', key('workers'), 0, 0, 'WITHSCORES')[2]
+return {count, is_more and 1 or 0, first and math.max(1, math.ceil(first - NOW)) or 0}

@@ -200,6 +200,8 @@ MANY = 10 * PER_CALL
 class BusyQueue:
     """A queue without events, which notes how many records each call forgets."""
 
+    lapse_ms = 0
+
     def __init__(self) -> None:
         self.forgotten: list[int] = []
         self.done = asyncio.Event()
@@ -234,3 +236,33 @@ async def test_ended_jobs_of_an_outage_go_a_part_at_a_time(monkeypatch: pytest.M
     await dispatcher.aclose()
 
     assert max(queue.forgotten) == PER_CALL
+
+
+class QueueOfADeadWorker(BusyQueue):
+    """A queue with a worker whose lease expires soon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reclaimed = 0
+
+    async def reclaim(self) -> int:
+        self.reclaimed += 1
+        self.lapse_ms = 20 if self.reclaimed == 1 else 0
+        if self.reclaimed == 2:
+            self.done.set()
+        return 0
+
+
+async def test_jobs_of_a_dead_worker_return_when_its_lease_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "TEND_EVERY_S", 3_600.0)
+    queue: Any = QueueOfADeadWorker()
+
+    async def close() -> None:
+        """Nothing is open."""
+
+    link = QueueConnections(calls=queue, reader=queue, close=close)
+    dispatcher = Dispatcher("gw", lambda _: link, AllOpenRequests(DEFAULT_LANES), kept_s=0.0)
+    dispatcher.queue("model@1")
+    async with asyncio.timeout(10):
+        await queue.done.wait()
+    await dispatcher.aclose()

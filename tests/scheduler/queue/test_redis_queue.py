@@ -239,3 +239,19 @@ async def test_a_record_that_the_store_dropped_does_not_stop_the_clearing_up(
     assert await queue.position("here") == 1
     assert [lease.job.job_id for lease in await queue.take("w2", PLENTY)] == ["waiting", "here"]
     await stay_alive(queue, clock, 60_000, gateways=[])  # expiry and the gateway's end pass over it, too
+
+
+async def test_reclaiming_reports_when_the_next_lease_of_a_worker_expires(store: redis.asyncio.Redis) -> None:
+    clock = Clock()
+    queue = RedisQueue(store, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock)
+    await queue.reclaim()
+    assert queue.lapse_ms == 0
+    await queue.renew("w1")
+    clock.ms += LEASE_MS // 4
+    await queue.renew("w2")
+    clock.ms += LEASE_MS // 4
+    await queue.reclaim()
+    assert queue.lapse_ms == LEASE_MS // 2
+    await queue.renew("w1")
+    await queue.reclaim()
+    assert queue.lapse_ms == LEASE_MS * 3 // 4
