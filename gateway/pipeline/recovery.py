@@ -166,19 +166,25 @@ def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant
 LOOK_EVERY_S = 5.0
 # Lookups per round: bounds the load on the store, however many requests wait.
 MOST_LOOKS = 100
+# Leases of a job whose workers could not open it here, one after the other, before its request fails.
+MOST_UNREACHED = 3
 
 
 @dataclass(eq=False)
 class LostJobs:
-    """Finds jobs that no worker runs any more: a store that failed over may have lost a job, or the event of its end.
+    """Finds jobs that no worker runs any more.
 
-    The record of a job without events in a round is looked up. If it is missing or has ended, the event has one more
-    round to arrive."""
+    A store that failed over may have lost a job, or the event of its end; or no worker reaches this gateway, so that
+    each returns the job to the queue. The record of a job without events in a round is looked up. If it is missing or
+    has ended, the event has one more round to arrive. If it has new leases again and again, none of which opened the
+    job here, the request fails."""
 
     dispatcher: Dispatcher
     _received: Mapping[str, int] = field(default_factory=dict, init=False)
     _due: list[str] = field(default_factory=list, init=False)
     _missed: set[str] = field(default_factory=set, init=False)
+    # Epochs of leases that have not opened their job here, oldest first.
+    _unreached: dict[str, list[int]] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
@@ -192,6 +198,7 @@ class LostJobs:
             log.error("job %s is lost", name)
             jobs[name].fail(ApiError("The request's job was lost.", "internal_error"))
         self._missed = set()
+        self._unreached = {name: epochs for name, epochs in self._unreached.items() if name in quiet}
         self._due = [name for name in self._due if name in quiet] or sorted(quiet)
         now, self._due = self._due[:MOST_LOOKS], self._due[MOST_LOOKS:]
         for name in now:
@@ -200,6 +207,16 @@ class LostJobs:
                 record = await self.dispatcher.queue(job.queue).record(name)
                 if record is None or record.state is JobState.ENDED:
                     self._missed.add(name)
+                elif record.epoch > job.fence:
+                    self._note_unreached(job, record.epoch)
+
+    def _note_unreached(self, job: LiveJob, epoch: int) -> None:
+        epochs = self._unreached.setdefault(job.id, [])
+        if epoch not in epochs:
+            epochs.append(epoch)
+        if len(epochs) > MOST_UNREACHED:
+            log.error("job %s was leased %d times, and no worker reached this gateway", job.id, len(epochs))
+            job.fail(ApiError("No worker can reach this gateway.", "unavailable", retry_after_s=1.0))
 
 
 def _received_tokens(job: LiveJob) -> int:

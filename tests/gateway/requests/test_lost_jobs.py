@@ -8,9 +8,11 @@ import httpx
 import pytest
 
 from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.recovery import MOST_UNREACHED
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.types import Progress
 from tests.support.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
+from tests.support.scheduler.queues import PLENTY
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +117,26 @@ async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> N
     served.worker.limit, served.worker.taking = None, True
 
     assert [(await each).status_code for each in (running, waiting)] == [200, 200]
+
+
+async def test_a_job_whose_gateway_no_worker_reaches_ends_with_an_error_and_what_came_is_charged(
+    served: Served,
+) -> None:
+    running, job_id = await begun(served)
+    worker, queue = served.worker, served.worker.queue
+
+    worker.taking = False
+    await worker.outlet.aclose()
+    worker.leases.clear()
+    await queue.release("hand", [job_id])
+    for _ in range(MOST_UNREACHED + 1):
+        [lease] = await queue.take("far", PLENTY)
+        await look(served, times=2)
+        assert not running.done()
+        await queue.release("far", [lease.job.job_id])
+    await look(served, times=2)
+    answer = await running
+    await served.landed()
+
+    assert error_of(answer) == (503, "unavailable")
+    assert [output for _, _, output in await served.ledger()] == [2]
