@@ -161,7 +161,11 @@ class Idempotent:
             caller.once, caller.runs = owned.once, owned.runs
             context.exchange = replace(exchange, disconnect=disconnect, channel=RecordedChannel(whole.pop(), to))
             context.receive, context.send = to.receive, to.send
-            await self.endpoint(context)
+            try:
+                await self.endpoint(context)
+            except Exception:
+                to.is_rejection = not context.output_tokens
+                raise
 
         tells_progress = asks_progress(headers)  # checked first: an invalid value must not start a run
         name = Name(caller.root, caller.key_id, hashlib.sha256(caller.holder + key).hexdigest())

@@ -1,7 +1,7 @@
 """Runs of requests with an idempotency key: one `Run` for each on this gateway, in its own task.
 
-A completed run is kept in the store and replayed; a rejection is released, so that a retry runs. A response that has
-started counts as completed even if an error ends it, because its output was charged."""
+A completed run is kept in the store and replayed; a rejection is released, so that a retry runs. A stream that an error
+ends counts as completed if it has output, because the output was charged; otherwise as a rejection."""
 
 import asyncio
 import secrets
@@ -61,6 +61,8 @@ class Recording:
         self.status = 0
         self.headers: Headers = []
         self.is_whole = False
+        # A stream that ended with an error before its first token.
+        self.is_rejection = False
         self.has_ended = False
         self.error: Exception | None = None
 
@@ -248,7 +250,7 @@ class Run:
             self._report(error)
         finally:
             renewing.cancel()
-        if self.recording.is_whole and 200 <= self.recording.status < 300:
+        if self.recording.is_whole and 200 <= self.recording.status < 300 and not self.recording.is_rejection:
             self.recording.end(failure)
             await self._keep()
         else:

@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware import idempotent_run as idempotency_runs
 from tests.support.gateway.sent_twice import BOTH, KEY, STREAMED, hang_up, is_replay, kept, post
 from tests.support.gateway.served import (
@@ -157,6 +158,23 @@ async def test_a_refused_request_begins_anew_when_it_is_sent_again(served: Serve
     assert wrong.status_code == 400
     assert (again.status_code, is_replay(again)) == (200, False)
     assert other_body.status_code == 200
+
+
+async def test_a_stream_that_failed_before_its_first_token_begins_anew_when_it_is_sent_again(valkey_url: str) -> None:
+    async with serving(settings(valkey_url, section={"header_hold_s": 0.01})) as served:
+        await served.tenant()
+        served.worker.limit = 0
+        asking = asyncio.create_task(post(served, STREAMED))
+        await until(lambda: any(run.recording.status for run in served.resources.requests.runs.in_hand))
+        [job] = served.resources.fleet.dispatcher.jobs.values()
+        job.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+        first = await asking
+        await served.landed()
+        served.worker.limit = None
+        again = await post(served, STREAMED)
+
+    assert (first.status_code, "quota_store_unavailable" in first.text) == (200, True)
+    assert (is_replay(again), "error" in again.text) == (False, False)
 
 
 async def test_a_stream_that_broke_off_in_the_middle_is_replayed_as_it_ended(served: Served) -> None:
