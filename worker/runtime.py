@@ -8,9 +8,10 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, closing
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
+from typing import Any
 
 import uvloop
 from prometheus_client import make_wsgi_app, start_http_server
@@ -77,21 +78,31 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             block_s=timeout_s / 2,
         )
         _handle_signals(server)
-        reading = asyncio.create_task(link.persist("reading the links' secret", registry.link_secret))
-        renewing = asyncio.create_task(keep_fresh(tls, settings.link_tls))
         lifecycle, from_any_thread = server.lifecycle, asyncio.get_running_loop().call_soon_threadsafe
         opened.watch(
             lambda is_up: from_any_thread(lifecycle.engine_changed, is_up),
             lambda change: from_any_thread(lifecycle.engine_replaced, change),
         )
         log.info("%s serves %s", about.worker_id, about.queue)
-        with metrics.exported_over_otlp(environ):
-            status = await server.run()
-        reading.cancel()
-        renewing.cancel()
+        reading = link.persist("reading the links' secret", registry.link_secret)
+        async with alongside(reading, keep_fresh(tls, settings.link_tls)):
+            with metrics.exported_over_otlp(environ):
+                status = await server.run()
     if traces is not None:
         traces.close()
     return status
+
+
+@asynccontextmanager
+async def alongside(*work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run work in the background, and cancel it at the end of the block."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def dial(

@@ -1,11 +1,13 @@
 """What the worker's process finds out about the machine it runs on."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from fairlane.common.settings_error import SettingsError
+from fairlane.worker import runtime
 from fairlane.worker.__main__ import prepare_threads
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine
@@ -46,3 +48,25 @@ def test_a_store_that_lacks_a_right_is_refused_before_the_model_is_loaded(valkey
         settings = WorkerSettings(redis_url=user_url(admin, valkey_url, "+@all", "~*", "-xread"))
         with pytest.raises(SettingsError, match="the store cannot be used, its user may not run XREAD"):
             serve(settings, {}, open_engine)
+
+
+@pytest.mark.anyio
+async def test_what_runs_alongside_the_server_ends_with_it_even_if_it_fails() -> None:
+    begun, ended = asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    async def serve_and_fail() -> None:
+        async with runtime.alongside(work()):
+            await begun.wait()
+            raise RuntimeError("the server failed")
+
+    with pytest.raises(RuntimeError, match="the server failed"):
+        await serve_and_fail()
+
+    assert ended == ["work"]
