@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from fairlane.scheduler.links.connection import SILENT_S
 from fairlane.scheduler.links.dialer import GatewayPeer
 from fairlane.scheduler.links.frames import Closed, Granted, Left, Open, Opened, Refused, Stop
 from fairlane.scheduler.protocol.messages import (
@@ -33,6 +34,8 @@ from fairlane.worker.reports import Publication
 REPORT_COST = 256.0
 # A link without jobs stays open for this long.
 LINGER_S = 60.0
+# Least time to redial a lost link before its jobs return to the queue.
+LEAST_REDIAL_S = 0.25
 
 Report = Callable[[Sequence[Progress], str], Awaitable[set[str]]]
 Release = Callable[[Sequence[str]], Awaitable[None]]
@@ -81,27 +84,32 @@ class _Gateway:
     streams: dict[int, _Stream] = field(default_factory=dict)
     link: GatewayLink = field(init=False)
     task: asyncio.Task[None] = field(init=False)
-    # Gives its jobs up while it is out of reach, or closes the link while it has no jobs.
+    # Returns its jobs to the queue while it is out of reach, or closes the link while it has none.
     timer: asyncio.TimerHandle | None = None
-    _timed: Callable[["_Gateway"], None] | None = None
+    was_linked: bool = False
+    _armed: tuple[Callable[["_Gateway"], None], float] | None = None
 
     def arm(self) -> None:
         """Set the timer for the present state. A timer that runs is not restarted: more jobs must not postpone it."""
-        outlet, timed, limit_s = self.outlet, None, LINGER_S
-        if not self.streams:
-            timed = outlet.hang_up
-        elif not self.link.is_open:
-            timed, limit_s = outlet.out_of_reach, outlet.patience_s
-        if timed == self._timed:
+        outlet, patience_s = self.outlet, self.outlet.patience_s
+        if self.was_linked:  # it may have been silent before it was lost
+            patience_s = max(LEAST_REDIAL_S, patience_s - SILENT_S)
+        armed = None
+        if not self.link.is_open:
+            armed = outlet.out_of_reach if self.streams else outlet.hang_up, patience_s
+        elif not self.streams:
+            armed = outlet.hang_up, LINGER_S
+        if armed == self._armed:
             return
         self.disarm()
-        if timed is not None:
-            self._timed, self.timer = timed, asyncio.get_running_loop().call_later(limit_s, timed, self)
+        if armed is not None:
+            act, limit_s = armed
+            self._armed, self.timer = armed, asyncio.get_running_loop().call_later(limit_s, act, self)
 
     def disarm(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        self.timer = self._timed = None
+        self.timer = self._armed = None
 
     def leave(self, streams: Sequence[_Stream]) -> None:
         """Remove streams. The gateway is notified of those that it may consider open."""
@@ -112,6 +120,7 @@ class _Gateway:
         self.arm()
 
     def linked(self) -> None:
+        self.was_linked = True
         self.arm()
         self.link.send([Open(stream.number, *stream.key) for stream in self.streams.values() if not stream.is_over])
 
@@ -152,7 +161,7 @@ class Outlet:
         new_serial: Callable[[], str],
         patience_s: float,
     ) -> None:
-        """`patience_s`: how long jobs wait for a gateway that is out of reach."""
+        """`patience_s`: how long jobs wait for a gateway that is out of reach, since its last message."""
         self.owner = owner
         self.patience_s = patience_s
         self._dial = dial

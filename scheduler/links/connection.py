@@ -15,7 +15,8 @@ from fairlane.scheduler.links.frames import MAX_FRAME_BYTES, MAX_HANDSHAKE_BYTES
 log = logging.getLogger(__name__)
 
 PING_S = 0.5
-SILENT_S = 2.0
+# A worker that redials after this silence sends the next token within 2 s of the loss.
+SILENT_S = 1.5
 HANDSHAKE_S = 3.0
 
 
@@ -38,6 +39,7 @@ class Link(asyncio.Protocol):
         self.is_open = self.has_heard = False
         self._owner = owner
         self._codec = Codec(handshake, MAX_HANDSHAKE_BYTES)
+        # Messages of the handshake, and None once the connection is lost.
         self._said: asyncio.Queue[Any] = asyncio.Queue()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -50,12 +52,10 @@ class Link(asyncio.Protocol):
 
     async def shake(self) -> Any:  # noqa: ANN401 - the type given at the start
         """Return the peer's next message of the handshake. Raises FrameError if the peer left."""
-        next_said = asyncio.ensure_future(self._said.get())
-        await asyncio.wait([next_said, self._ended], return_when=asyncio.FIRST_COMPLETED)
-        if not next_said.done():
-            next_said.cancel()
+        said = await self._said.get()
+        if said is None:
             raise FrameError("the peer left during the handshake")
-        return next_said.result()
+        return said
 
     def open(self, peer_name: str, incoming: object, queue: str = "") -> None:
         """End the handshake: frames of this type go to the owner from now on. Call it before anything else is sent.
@@ -109,6 +109,7 @@ class Link(asyncio.Protocol):
             self._ticking.cancel()
         if not self._ended.done():
             self._ended.set_result(None)
+            self._said.put_nowait(None)
         if self.is_open:
             self._owner.lost(self)
 
@@ -118,11 +119,12 @@ class Link(asyncio.Protocol):
         self._said.put_nowait(messages[0])
 
     def _tick(self) -> None:
-        if self._loop.time() - self._heard_s > SILENT_S:
+        left_s = self._heard_s + SILENT_S - self._loop.time()
+        if left_s <= 0:
             log.warning("link lost: %s was silent for %.1f s", self.peer_name, SILENT_S)
             self.close()
             return
         if not self._has_sent:
             self.send(())
         self._has_sent = False
-        self._ticking = self._loop.call_later(PING_S, self._tick)
+        self._ticking = self._loop.call_later(min(PING_S, left_s), self._tick)

@@ -16,6 +16,8 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.02, 0.5
+# A link that was open for less counts as a failed dial: its gateway may accept links and drop them.
+STEADY_S = 1.0
 
 
 class GatewayPeer(Protocol):
@@ -61,16 +63,17 @@ class Dialer:
             self._link.send(messages)
 
     async def run(self) -> None:
-        backoff_s, fault = FIRST_BACKOFF_S, ""
+        loop, backoff_s, fault = asyncio.get_running_loop(), FIRST_BACKOFF_S, ""
         while True:
             link = None
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
                     link = await self._dial()
-                backoff_s, fault = FIRST_BACKOFF_S, ""
-                self._link = link
+                opened_s, self._link = loop.time(), link
                 self._peer.linked()
                 await link.closed()
+                if loop.time() - opened_s >= STEADY_S:
+                    backoff_s, fault = FIRST_BACKOFF_S, ""
             except (
                 OSError,
                 ValueError,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from fairlane.scheduler.links.connection import SILENT_S
 from fairlane.scheduler.links.frames import Open
 from fairlane.scheduler.protocol.messages import (
     Finished,
@@ -316,7 +317,7 @@ def test_jobs_of_a_gateway_that_stays_out_of_reach_return_to_the_queue_with_what
         worker.link.switch(is_up=False)
         worker.step()
         worker.turns()
-        await asyncio.sleep(PATIENCE_S - 0.1)
+        await asyncio.sleep(PATIENCE_S - SILENT_S - 0.1)  # of which it may have been silent before
         assert "job" in worker.runs
         await asyncio.sleep(0.2)
         record = world.store.records["job"]
@@ -584,6 +585,19 @@ def test_a_link_without_jobs_is_closed_after_a_while_and_dialled_again() -> None
         await worker.take()
         await world.finish()
         assert worker.link is not link
+
+    play(scenario)
+
+
+def test_a_gateway_that_is_gone_is_not_redialled_once_its_jobs_have_returned() -> None:
+    async def scenario(world: World) -> None:
+        worker = await begun(world, 2)
+        worker.link.switch(is_up=False)
+        await asyncio.sleep(PATIENCE_S + 0.1)
+        assert world.store.records["job"].state == "queued"
+        await asyncio.sleep(PATIENCE_S)
+        assert worker.outlet._gateways == {}
+        await world.finish()
 
     play(scenario)
 

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from fairlane.scheduler.links import connection, frames, handshake, listener
+from fairlane.scheduler.links import dialer as dialer_module
 from fairlane.scheduler.links.connection import Link
 from fairlane.scheduler.links.dialer import Dialer
 from fairlane.scheduler.links.frames import Closed, Codec, FrameError, Open, Opened, ToGateway, Tokens, ToWorker
@@ -141,6 +142,30 @@ async def test_a_lost_link_is_dialled_again() -> None:
         await until(gateway, lambda: gateway.messages)
 
     assert (worker.lost, gateway.lost_links) == (1, 1)
+
+
+async def test_a_gateway_that_accepts_links_and_drops_them_is_redialled_with_a_growing_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delays = list[float]()
+
+    async def slept(seconds: float) -> None:
+        delays.append(seconds)
+
+    async with listening() as (_, _, address), dialling(address) as (dialer, worker):
+        monkeypatch.setattr(asyncio, "sleep", slept)
+        for opened in range(1, 8):
+            await until(worker, lambda opened=opened: worker.opened == opened)
+            assert dialer._link is not None
+            dialer._link.close()
+        await until(worker, lambda: worker.opened == 8)
+        monkeypatch.undo()
+        monkeypatch.setattr(dialer_module, "STEADY_S", 0.0)
+        assert dialer._link is not None
+        dialer._link.close()
+        await until(worker, lambda: worker.opened == 9)
+
+    assert delays[:7] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
 
 
 async def test_a_worker_without_the_secret_is_told_nothing() -> None:
@@ -324,6 +349,21 @@ async def test_a_worker_that_leaves_during_the_handshake_is_not_kept(monkeypatch
 
         assert opened.links == set()
     assert gateway.lost_links == 0
+
+
+async def test_a_handshake_that_is_given_up_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.05)
+    tasks = asyncio.all_tasks()
+    async with listening() as (opened, _, address):
+        _, writer = await raw(address)
+        async with asyncio.timeout(LIMIT_S):
+            while not opened._unproven:  # noqa: ASYNC110 - a set, without an event
+                await asyncio.sleep(0.01)
+            while opened._unproven:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    assert asyncio.all_tasks() == tasks
 
 
 async def test_a_gateway_that_leaves_during_the_handshake_is_not_taken_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
