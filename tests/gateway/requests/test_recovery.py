@@ -20,6 +20,7 @@ from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
 from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, until
 from tests.support.quotas.house import ask
@@ -30,13 +31,15 @@ PROMPT = (5, 6, 7)
 
 @pytest.fixture
 async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url, section={"reservation_lease_s": 1.0})) as opened:
+    async with serving(settings(valkey_url, section={"reservation_lease_s": 1.0}, lease_s=2.0)) as opened:
         await opened.tenant(limits={"tokens_per_day": 100_000, "requests_per_minute": 100, "concurrent_requests": 5})
         yield opened
 
 
-async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: int = 0, name: str = "") -> None:
-    """A request of a gateway that died: reserved, a job put for each of `max_tokens`, some not put; nobody's."""
+async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: int = 0, name: str = "") -> str:
+    """Reserve a dead gateway's request and put a job for each of `max_tokens`; return the reservation's id.
+
+    `unput`: further prompts without a job."""
     prompts = len(max_tokens) + unput
     ids = job_ids(name or secrets.token_hex(12), prompts)
     asked = ask(ids[0], model="tiny", prompts=(len(PROMPT),) * prompts, max_output_tokens=50)
@@ -54,11 +57,19 @@ async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: 
             tpot_ms=100.0,
         )
         await RedisQueue(served.store, served.worker.queue.name, served.worker.lanes).put(job)
+    return ids[0]
 
 
-async def reaped(served: Served) -> None:
-    """The reaper has settled something."""
-    await until(lambda: served.resources.requests.reaper.reaped > 0)
+async def reaped(served: Served, orphaned: str) -> None:
+    """Let the orphan's lease lapse, again after each search of the reaper, until the reaper has settled it."""
+    leases = f"{keyspace.of_root('acme')}leases"
+    async with asyncio.timeout(WAIT_S):
+        while not served.resources.requests.reaper.reaped:
+            await served.store.zadd(leases, {orphaned: 0}, xx=True)
+            await asyncio.sleep(0.02)
+
+
+async def nothing_held(served: Served) -> None:
     limits = await served.limits()
     assert limits["tokens_per_day"].reserved == 0
     assert limits["concurrent_requests"].used == limits["concurrent_requests"].reserved == 0
@@ -66,27 +77,28 @@ async def reaped(served: Served) -> None:
 
 async def test_a_running_orphan_is_cancelled_and_charged_what_was_published(served: Served) -> None:
     served.worker.limit = 3
-    await orphan(served)
-
-    await reaped(served)
+    await reaped(served, await orphan(served))
+    await nothing_held(served)
 
     assert await served.ledger() == [("cancelled", len(PROMPT), 3)]
     assert len(served.worker.cancelled) == 1
 
 
 async def test_an_orphan_that_nobody_received_is_charged_what_was_generated(served: Served) -> None:
-    await orphan(served)
-
-    await reaped(served)
+    orphaned = await orphan(served)
+    async with asyncio.timeout(WAIT_S):
+        while (found := await served.worker.queue.record(orphaned)) is None or found.state is not JobState.ENDED:
+            await asyncio.sleep(0.02)
+    await reaped(served, orphaned)
+    await nothing_held(served)
 
     assert await served.ledger() == [("cancelled", len(PROMPT), 50)]
 
 
 async def test_an_orphan_of_several_prompts_is_settled_once_for_all_that_were_put(served: Served) -> None:
     served.worker.limit = 3
-    await orphan(served, max_tokens=(2, 50), unput=1)
-
-    await reaped(served)
+    await reaped(served, await orphan(served, max_tokens=(2, 50), unput=1))
+    await nothing_held(served)
 
     assert await served.ledger() == [("cancelled", 2 * len(PROMPT), 2 + 3)]
     assert len(served.worker.cancelled) == 1
@@ -95,17 +107,15 @@ async def test_an_orphan_of_several_prompts_is_settled_once_for_all_that_were_pu
 
 async def test_a_queued_orphan_costs_nothing(served: Served) -> None:
     served.worker.taking = False
-    await orphan(served)
-
-    await reaped(served)
+    await reaped(served, await orphan(served))
+    await nothing_held(served)
 
     assert await served.ledger() == [("cancelled", 0, 0)]
 
 
 async def test_an_orphan_that_was_never_put_was_never_there(served: Served) -> None:
-    await orphan(served, max_tokens=(), unput=1)
-
-    await reaped(served)
+    await reaped(served, await orphan(served, max_tokens=(), unput=1))
+    await nothing_held(served)
 
     assert await served.ledger() == []
     assert (await served.limits())["requests_per_minute"].used == 0
@@ -114,9 +124,8 @@ async def test_an_orphan_that_was_never_put_was_never_there(served: Served) -> N
 async def test_a_job_that_outlives_many_leases_is_renewed_and_left_alone(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
-    await orphan(served)
 
-    await until(lambda: served.resources.requests.reaper.reaped > 0)
+    await reaped(served, await orphan(served))
     await asyncio.sleep(1.5)  # a lease and a half of the job's own
     served.worker.limit = None
 
@@ -300,8 +309,9 @@ async def test_the_record_of_a_killed_gateways_request_ends_with_what_it_came_to
     )
     await RecordStore(served.store, "dead", most=100).write((), [record])
     assert (await served.get("/v1/requests/mine")).json()["state"] == "running"
-    await orphan(served, name=told)
-    await orphan(served, name=untold)
+    for name in (told, untold):
+        await reaped(served, await orphan(served, name=name))
+        served.resources.requests.reaper.reaped = 0
 
     async with asyncio.timeout(WAIT_S):
         while (found := (await served.get("/v1/requests/mine")).json())["state"] != "ended":  # noqa: ASYNC110
