@@ -43,6 +43,7 @@ LONG_ROOMS = ("system", "benchmarks", "worker")
 """Run first, in this order: short tests at the end leave no process of tests waiting for the other's last long one."""
 SHARED_SERVERS = (
     "tests/system/sdk/",
+    "tests/system/console/",
     "tests/system/monitoring/",
     *(f"tests/system/test_{name}.py" for name in ("budget", "client_examples", "examples", "faults", "prefix")),
     *(f"tests/system/test_{name}.py" for name in ("serve", "trace")),

@@ -13,6 +13,8 @@ from tests.support.system.harness import MODEL, Server
 from tests.support.system.otlp import Collector, receiving
 
 StartServer = Callable[..., Server]
+BLOCK_BYTES = 16 * 46_080  # 16 tokens of SmolLM2-135M's KV in float32, which every processor computes fast
+SMALL_BLOCKS = 34
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +58,25 @@ def mortal(tmp_path_factory: pytest.TempPathFactory, engine: dict[str, str]) -> 
     settings |= {"GATEWAY__RESERVATION_LEASE_S": "2", "GATEWAY__QUANTUM_TOKENS": "8"}
     nobody = {"HTTP_PROXY": f"http://127.0.0.1:{free_port()}"}
     started = Server(tmp_path_factory.mktemp("mortal"), settings, environ=nobody).start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def small_server(tmp_path_factory: pytest.TempPathFactory, engine: dict[str, str]) -> Iterator[Server]:
+    """A server with KV blocks for one long request, so that the latency lane preempts the throughput lane.
+
+    It has two gateway processes, and metrics on ports of their own."""
+    settings = {
+        "GATEWAY__PROCESSES": "2",
+        "GATEWAY__MAX_TENANT_LABELS": "20",
+        "METRICS_PORT": str(free_port()),
+        "WORKER__METRICS_PORT": str(free_port()),
+        "WORKER__DTYPE": "float32",
+        "WORKER__KV_MEMORY": str(SMALL_BLOCKS * BLOCK_BYTES),
+        "WORKER__HOST_KV_MEMORY": str(SMALL_BLOCKS * BLOCK_BYTES),
+    }
+    started = Server(tmp_path_factory.mktemp("small"), {**settings, **engine}).start()
     yield started
     started.stop()
 

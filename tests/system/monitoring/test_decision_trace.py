@@ -7,11 +7,12 @@ import httpx
 import pytest
 
 from tests.support.system.harness import MODEL, Server
-from tests.system.monitoring.conftest import BLOCK_BYTES
+from tests.system.conftest import BLOCK_BYTES, SMALL_BLOCKS
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
-OUTPUT_TOKENS = 80  # with its prompt nearly all of the server's blocks
+# A slow request takes nearly all of the server's blocks: this many tokens of its prompt and of its output.
+PROMPT_TOKENS, OUTPUT_TOKENS = 16 * SMALL_BLOCKS - 96, 80
 WAIT_S = 300
 
 
@@ -22,9 +23,9 @@ async def test_a_preemption_is_told_with_its_cause_its_mode_and_what_it_cost(sma
 
     holds_most = asyncio.Event()
     async with asyncio.timeout(WAIT_S):
-        slow = asyncio.create_task(stream(server, slow_key, "throughput", OUTPUT_TOKENS, holds_most))
+        slow = asyncio.create_task(stream(server, slow_key, "throughput", PROMPT_TOKENS, OUTPUT_TOKENS, holds_most))
         await holds_most.wait()
-        quick_id = await stream(server, quick_key, "latency", 40)
+        quick_id = await stream(server, quick_key, "latency", 8, 60)
         slow_id = await slow
 
     record, quick = whole_record(server, slow_id), whole_record(server, quick_id)
@@ -56,9 +57,11 @@ def whole_record(server: Server, request_id: str) -> dict[str, Any]:
     return found
 
 
-async def stream(server: Server, key: str, lane: str, tokens: int, holds_most: asyncio.Event | None = None) -> str:
-    """One stream to its end; its request's id. `holds_most`: set once most of its tokens are there."""
-    body = {"model": MODEL, "prompt": f"A story of the {lane} lane", "max_tokens": tokens, "ignore_eos": True}
+async def stream(
+    server: Server, key: str, lane: str, prompt_tokens: int, tokens: int, holds_most: asyncio.Event | None = None
+) -> str:
+    """Return the id of a stream's request once the stream has ended. `holds_most`: set once half of it has come."""
+    body = {"model": MODEL, "prompt": [504] * prompt_tokens, "max_tokens": tokens, "ignore_eos": True}
     headers = {"authorization": f"Bearer {key}", "x-fairlane-lane": lane}
     async with httpx.AsyncClient(base_url=server.url, timeout=WAIT_S) as client:
         asked = {**body, "stream": True, "temperature": 0}
