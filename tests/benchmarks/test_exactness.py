@@ -52,7 +52,9 @@ def test_the_fused_models_greedy_output_is_token_identical_to_generate(
     assert [difference for difference in differences if not difference.is_near_tie] == []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=() if way == "batched" else pytest.mark.thorough) for way in WAYS]
+)
 def test_greedy_output_is_token_identical_to_generate(
     default_model: TransformersModel,
     reference: "PreTrainedModel",

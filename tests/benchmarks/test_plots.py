@@ -36,6 +36,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
+@pytest.mark.thorough
 def test_every_picture_is_written_and_small(pictures: list[Path]) -> None:
     assert [picture.name for picture in pictures] == ["service.svg", "goodput.svg", "latency.svg"]
     for picture in pictures:

@@ -30,7 +30,8 @@ class Release:
 
     chart: Chart
     gateway: PodProcess
-    worker: PodProcess
+    place: Path
+    secrets: dict[tuple[str, str], str]
 
     def url(self, plane: str) -> str:
         return f"http://127.0.0.1:{self.chart.settings()[plane]}"
@@ -44,34 +45,43 @@ class Release:
 
 @pytest.fixture(scope="module")
 def release(
-    render: Render, emptied_valkey: EmbeddedStore, tmp_path_factory: pytest.TempPathFactory, models_dir: Path
+    render: Render, emptied_valkey: EmbeddedStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
+    """A release whose gateway runs."""
     config: dict[str, Any] = {name: free_port() for name in PORTS}
     config["worker"] = {"metrics_port": free_port(), "kv_memory": "64MiB", "host_kv_memory": "32MiB", "threads": 1}
     values = {"gateway": {"linkPort": free_port()}, "config": {**config, "model": "SmolLM2-135M-Instruct"}}
     chart = render("keda", values=values)
     place, secrets = tmp_path_factory.mktemp("pods"), SECRETS | {("fairlane-store", "url"): emptied_valkey.url}
-    (place / "worker/models").mkdir(parents=True)
-    (place / "worker/models/models").symlink_to(models_dir)
-    found = Release(chart, start(chart, "gateway", place, secrets), start(chart, "worker", place, secrets))
+    found = Release(chart, start(chart, "gateway", place, secrets), place, secrets)
     yield found
-    for each in (found.gateway, found.worker):
-        each.process.kill()
-        each.process.wait()
+    found.gateway.process.kill()
+    found.gateway.process.wait()
+
+
+@pytest.fixture(scope="module")
+def worker(release: Release, models_dir: Path) -> Iterator[PodProcess]:
+    """The release's worker, which makes its gateway ready."""
+    (release.place / "worker/models").mkdir(parents=True)
+    (release.place / "worker/models/models").symlink_to(models_dir)
+    started = start(release.chart, "worker", release.place, release.secrets)
+    yield started
+    started.process.kill()
+    started.process.wait()
 
 
 @pytest.mark.thorough
-def test_the_probes_say_when_a_pod_is_alive_and_when_it_is_ready(release: Release) -> None:
+def test_the_probes_say_when_a_pod_is_alive_and_when_it_is_ready(release: Release, worker: PodProcess) -> None:
     release.gateway.await_probe("startupProbe")
-    release.worker.await_probe("startupProbe")
-    release.worker.await_probe("readinessProbe")
+    worker.await_probe("startupProbe")
+    worker.await_probe("readinessProbe")
     release.gateway.await_probe("readinessProbe")
 
     assert release.gateway.probe("livenessProbe") == 200
 
 
 def test_each_plane_serves_its_own_and_nothing_else(release: Release) -> None:
-    release.gateway.await_probe("readinessProbe")
+    release.gateway.await_probe("startupProbe")
     key = {"authorization": f"Bearer {ADMIN_KEY}"}
     asked = {
         (plane, path): httpx.get(release.url(plane) + path, headers=key, timeout=30).status_code
@@ -86,6 +96,8 @@ def test_each_plane_serves_its_own_and_nothing_else(release: Release) -> None:
     assert asked["port", "/healthz"] == 200
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("worker")
 def test_the_release_s_own_test_passes(release: Release) -> None:
     """`helm test`, its Service's name and port replaced by where the gateway listens here."""
     release.gateway.await_probe("readinessProbe")
@@ -96,6 +108,8 @@ def test_the_release_s_own_test_passes(release: Release) -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("worker")
 def test_keda_finds_what_it_asks_for_where_it_looks(release: Release) -> None:
     """The trigger's own URL, key and place in the answer."""
     release.gateway.await_probe("readinessProbe")
@@ -120,7 +134,8 @@ def found_at(answer: dict[str, Any], location: str) -> Any:
     return next(lane for lane in answer["data"] if lane["lane"] == wanted[1])[wanted[2]]
 
 
-def test_a_tenant_is_served_by_way_of_the_planes_and_both_end_in_time(release: Release) -> None:
+@pytest.mark.thorough
+def test_a_tenant_is_served_by_way_of_the_planes_and_both_end_in_time(release: Release, worker: PodProcess) -> None:
     release.gateway.await_probe("readinessProbe")
     with release.operators as operators:
         operators.post("/admin/v1/tenants", json={"id": "acme"}).raise_for_status()
@@ -132,4 +147,4 @@ def test_a_tenant_is_served_by_way_of_the_planes_and_both_end_in_time(release: R
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 4
-    assert (release.gateway.stop(), release.worker.stop()) == (0, 0)
+    assert (release.gateway.stop(), worker.stop()) == (0, 0)

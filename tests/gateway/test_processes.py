@@ -119,7 +119,7 @@ async def test_one_that_is_killed_returns_while_the_others_stream_goes_on(group:
     assert after[other] != before[other]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
 async def test_a_signal_drains_both_and_leaves_no_process(group: Group, number: signal.Signals) -> None:
     members = group.members()
     group.served.worker.limit = 2

@@ -30,7 +30,13 @@ async def test_what_schemathesis_makes_up_is_answered_as_documented(who: str, va
     assert report.cases >= FEWEST[who], report.said
 
 
-@pytest.mark.parametrize("shown", [document(), narrowed(document(), EXAMPLES)], ids=["whole", "narrowed"])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param(document(), id="whole"),
+        pytest.param(narrowed(document(), EXAMPLES), id="narrowed", marks=pytest.mark.thorough),
+    ],
+)
 async def test_the_document_is_valid_openapi(shown: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "openapi.json").write_text(json.dumps(shown))
     validator = await asyncio.create_subprocess_exec(

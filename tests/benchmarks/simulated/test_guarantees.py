@@ -81,6 +81,7 @@ def test_several_doors_promise_what_one_would(doors: int) -> None:
     assert given.broken == 0
 
 
+@pytest.mark.thorough
 def test_doors_that_hear_of_each_other_give_what_one_gives_that_sees_all_and_keep_it() -> None:
     """Four times what the worker can serve, dated and undated, in both lanes: each door alone knew a part of what the
     lane above asked for, and promised the lane below what was not there."""

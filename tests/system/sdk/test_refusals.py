@@ -275,6 +275,7 @@ def until_ready(server: Server, *, ready: bool) -> None:
         assert time.monotonic() < deadline_s
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_away(server: Server, client: openai.OpenAI) -> None:
     store = server.store()
     store.send_signal(signal.SIGSTOP)

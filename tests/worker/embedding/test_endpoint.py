@@ -104,6 +104,7 @@ async def test_the_sdk_gets_the_models_vectors_and_pays_for_the_inputs_alone(ask
     assert {output for _, _, output in await asked.ledger()} == {0}
 
 
+@pytest.mark.thorough
 async def test_inputs_of_a_dead_worker_are_computed_by_another(
     served: Served, valkey_url: str, directory: Path
 ) -> None:
