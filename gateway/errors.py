@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fairlane.quotas.limits import OUTPUT_LIMITS, SPEND_LIMITS, LimitStatus
+from fairlane.store.errors import STORE_ERRORS
 
 Code = Literal[
     "invalid_request_error",
@@ -238,6 +239,13 @@ unavailable = partial(ApiError, "No worker is left that could continue this requ
 internal_error = partial(
     ApiError, "The gateway failed to serve this request. The request itself is not at fault.", "internal_error"
 )
+
+
+def shown(error: Exception) -> ApiError:
+    """Return the error that ends a stream that has started."""
+    if isinstance(error, ApiError):
+        return error
+    return store_unavailable() if isinstance(error, STORE_ERRORS) else internal_error()
 
 
 def is_anthropic(path: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from fairlane.gateway.answers.builder import AnswerBuilder, Usage
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.api import recording
-from fairlane.gateway.errors import ApiError, error_body, internal_error
+from fairlane.gateway.errors import error_body, shown
 from fairlane.gateway.http.sse import ClientConnection, EventStream, send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
@@ -98,8 +98,7 @@ class Generate(Generic[Generation]):
                 if not out.started:
                     raise
                 fault = error
-                shown = error if isinstance(error, ApiError) else internal_error()
-                await out.write(answer.fault(error_body(shown, context.endpoint, context.request_id)))
+                await out.write(answer.fault(error_body(shown(error), context.endpoint, context.request_id)))
         await out.close()
         if fault is not None:
             raise fault  # for the tenant middleware's record

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
-from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
+from fairlane.gateway.errors import ApiError, error_body, invalid, shown
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.json_reader import scalars
@@ -81,8 +81,7 @@ class Listener:
             return
         is_cut = self._started and not recording.is_whole
         if is_cut and self.wants_stream and not isinstance(error, ClientDisconnect):
-            shown = error if isinstance(error, ApiError) else internal_error()
-            await self._write(self.fault(shown), is_last=True)
+            await self._write(self.fault(shown(error)), is_last=True)
         raise error
 
     async def _wait_for_beginning(self) -> None:

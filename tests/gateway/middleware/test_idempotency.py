@@ -6,6 +6,7 @@ from typing import Any
 
 import openai
 import pytest
+import redis
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware import idempotent_run as idempotency_runs
@@ -175,6 +176,28 @@ async def test_a_stream_that_failed_before_its_first_token_begins_anew_when_it_i
 
     assert (first.status_code, "quota_store_unavailable" in first.text) == (200, True)
     assert (is_replay(again), "error" in again.text) == (False, False)
+
+
+async def test_a_stream_that_waits_for_its_run_elsewhere_ends_with_503_when_the_store_fails(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(settings(valkey_url, section={"header_hold_s": 0.01})) as served:
+        await served.tenant()
+        runs = served.resources.requests.runs
+
+        async def begin(*_: Any) -> str:
+            if any(run.listeners and run.is_elsewhere for run in runs.in_hand) and started.is_set():
+                raise redis.ConnectionError("away")
+            return "running"
+
+        started = asyncio.Event()
+        monkeypatch.setattr(runs.records, "begin", begin)
+        headers = {"authorization": f"Bearer {served.keys['acme']}", "idempotency-key": KEY}
+        async with served.http as client, client.stream("POST", CHAT, json=STREAMED, headers=headers) as answer:
+            started.set()
+            said = (await answer.aread()).decode()
+
+    assert (answer.status_code, '"code":"quota_store_unavailable"' in said.replace(" ", "")) == (200, True)
 
 
 async def test_a_stream_that_broke_off_in_the_middle_is_replayed_as_it_ended(served: Served) -> None:
