@@ -93,6 +93,8 @@ class JobStreams:
             self._detach(older)
             if (older.link, older.number) != (link, message.stream):
                 older.link.send([Refused(older.number, superseded=True)])
+        if message.stream in streams:
+            self._detach(streams[message.stream])
         stream = JobStream(link, message.stream, job, message.epoch)
         streams[message.stream], job.stream, job.fence = stream, stream, message.epoch
         generated = tuple(tuple(choice.token_ids) for choice in job.choices)

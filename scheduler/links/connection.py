@@ -1,7 +1,8 @@
 """One connection between a worker and a gateway: frames in and out, and pings.
 
 A peer that is silent for SILENT_S is gone, whatever the network says: service meshes keep connections of dead processes
-open. A worker never sends more than its gateway has granted, so writes need no limit of their own."""
+open. A worker never sends more than its gateway has granted, and a gateway only answers: only a peer that does not read
+reaches MOST_UNSENT_BYTES."""
 
 import asyncio
 import logging
@@ -18,6 +19,9 @@ PING_S = 0.5
 # A worker that redials after this silence sends the next token within 2 s of the loss.
 SILENT_S = 1.5
 HANDSHAKE_S = 3.0
+# Bytes written to a peer that has not read them; then its link is closed. After a redial, a worker sends the whole
+# output of its running jobs.
+MOST_UNSENT_BYTES = 128 * 2**20
 
 
 class Peer(Protocol):
@@ -76,6 +80,9 @@ class Link(asyncio.Protocol):
             return
         self._has_sent = True
         self._transport.write(self._codec.encode(messages))
+        if self._transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+            log.warning("link closed: %s does not read", self.peer_name or "a peer")
+            self.close()
 
     def close(self) -> None:
         if self._transport is not None:

@@ -64,7 +64,9 @@ class LinkListener:
 
     def made(self, link: "_Accepted") -> None:
         if len(self._unproven) >= MOST_UNPROVEN:
-            next(iter(self._unproven)).close()
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]  # at once: many connections are accepted in one turn of the loop
+            oldest.close()
         self._unproven[link] = asyncio.get_running_loop().create_task(self._shake(link))
 
     async def _shake(self, link: "_Accepted") -> None:

@@ -52,11 +52,15 @@ class Gateway:
         connections = cast(QueueConnections, None)
         self.dispatcher = Dispatcher("g", lambda _: connections, AllOpenRequests(DEFAULT_LANES), kept_s=1.0)
         self.streams = JobStreams(self.dispatcher)
-        request = LiveRequest(ask("f1", max_output_tokens=100, n=n))
-        self.job = LiveJob("f1", request, 1, QUEUE, granted=8, message=OURS)
-        request.jobs = [self.job]
-        self.dispatcher._jobs["f1"] = self.job
+        self.job = self.add("f1", n)
         self.dispatcher.open_requests.at(QUEUE)
+
+    def add(self, job_id: str, n: int = 1) -> LiveJob:
+        request = LiveRequest(ask(job_id, max_output_tokens=100, n=n))
+        job = LiveJob(job_id, request, 1, QUEUE, granted=8, message=msgspec.structs.replace(OURS, job_id=job_id))
+        request.jobs = [job]
+        self.dispatcher._jobs[job_id] = job
+        return job
 
     def hear(self, peer: Peer, *messages: ToGateway) -> list[Any]:
         """Return what the worker is answered."""
@@ -162,3 +166,45 @@ async def test_streams_of_one_link_do_not_harm_each_other() -> None:
         Refused(2),
     ]
     assert gateway.received == [5]
+
+
+async def test_tokens_out_of_order_fail_their_request_once_and_harm_no_other_stream(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gateway, peer = Gateway(), Peer()
+    other = gateway.add("f2")
+    gateway.hear(peer, Open(1, "f1", 1), Open(2, "f2", 1))
+
+    gateway.hear(peer, Tokens(1, 0, 3, (5,)), Tokens(2, 0, 0, (6,)))
+    gateway.dispatcher.abandon(gateway.job)
+    assert gateway.hear(peer, *[Tokens(1, 0, 3 + index, (5,)) for index in range(3)]) == 3 * [Refused(1)]
+    gateway.hear(peer, Tokens(2, 0, 1, (7,)))
+
+    assert gateway.job.request.is_faulty
+    assert (gateway.received, list(other.choices[0].token_ids)) == ([], [6, 7])
+    assert not other.request.is_faulty
+    assert len(caplog.records) <= 1
+
+
+async def test_a_worker_that_goes_on_beyond_its_grant_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    gateway, peer = Gateway(), Peer()
+    other = gateway.add("f2")
+    gateway.hear(peer, Open(1, "f1", 1), Open(2, "f2", 1))
+
+    for index in range(4):
+        assert gateway.hear(peer, Tokens(1, 0, 8 + index, (5,))) == [Refused(1)]
+    gateway.hear(peer, Tokens(2, 0, 0, (6,)))
+
+    assert len(caplog.records) == 1
+    assert list(other.choices[0].token_ids) == [6]
+
+
+async def test_a_number_that_is_used_again_ends_the_stream_that_had_it() -> None:
+    gateway, peer = Gateway(), Peer()
+    other = gateway.add("f2")
+
+    gateway.hear(peer, Open(1, "f1", 1), Open(1, "f2", 1))
+    assert (gateway.job.stream, other.stream is None) == (None, False)
+    gateway.hear(peer, Tokens(1, 0, 0, (6,)))
+
+    assert (gateway.received, list(other.choices[0].token_ids)) == ([], [6])

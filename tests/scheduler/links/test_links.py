@@ -1,6 +1,7 @@
 """Links between real sockets: both ends prove themselves, frames arrive in order, and a lost link is redialled."""
 
 import asyncio
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -241,14 +242,80 @@ async def test_a_peer_that_is_not_proven_is_closed_and_harms_nobody(
     assert (worker.lost, gateway.lost_links) == (0, 0)
 
 
-async def test_unproven_peers_are_few_and_do_not_keep_a_worker_out() -> None:
+async def open_link(dialer: Dialer, worker: Worker) -> Link:
+    await until(worker, lambda: worker.opened)
+    assert dialer._link is not None
+    return dialer._link
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.thorough)], ids=["100", "10,000"])
+async def test_unproven_peers_are_few_and_do_not_keep_a_worker_out(rounds: int) -> None:
     async with listening() as (opened, _, address):
-        strangers = [await raw(address) for _ in range(3 * listener.MOST_UNPROVEN)]
+        loop, where = asyncio.get_running_loop(), ("127.0.0.1", int(address.rpartition(":")[2]))
+        for number in range(rounds):
+            strangers = [socket.socket() for _ in range(100)]  # as many as wait to be accepted
+            for stranger in strangers:
+                stranger.setblocking(False)
+            await asyncio.gather(*[loop.sock_connect(stranger, where) for stranger in strangers])
+            await asyncio.sleep(0)
+            assert 0 < len(opened._unproven) <= listener.MOST_UNPROVEN
+            if number < rounds - 1:
+                for stranger in strangers:
+                    stranger.close()
         async with dialling(address) as (_, worker):
             await until(worker, lambda: worker.opened)
         assert len(opened._unproven) <= listener.MOST_UNPROVEN
-        for _, writer in strangers:
-            writer.close()
+        for stranger in strangers:
+            stranger.close()
+
+
+async def test_half_a_frame_and_silence_end_their_own_link_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "PING_S", 0.05)
+    monkeypatch.setattr(connection, "SILENT_S", 0.5)
+    async with (
+        listening() as (opened, gateway, address),
+        dialling(address) as (bad, worker),
+        dialling(address) as (good, other),
+    ):
+        link = await open_link(bad, worker)
+        await open_link(good, other)
+        assert link._transport is not None
+        link._transport.write(struct.pack(">I", 100) + b"x" * 50)
+        monkeypatch.setattr(link, "send", lambda _messages: None)
+        await until(worker, lambda: worker.lost == 1)
+        good.send([Open(1, "job", 7)])
+        await until(other, lambda: other.messages)
+
+        assert (other.lost, gateway.lost_links) == (0, 1)
+        assert [each.getMessage() for each in caplog.records] == ["link lost: w was silent for 0.5 s"]
+        assert all(not each._codec._buffer for each in opened.links)
+
+
+async def test_a_gateway_that_reads_nothing_is_given_up_with_a_bounded_buffer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as (opened, _, address), dialling(address) as (bad, worker):
+        await open_link(bad, worker)
+        await until(worker, lambda: opened.links)
+        [deaf] = opened.links
+        async with dialling(address) as (good, other):
+            await open_link(good, other)
+            monkeypatch.setattr(connection, "MOST_UNSENT_BYTES", 2**20)
+            assert deaf._transport is not None
+            deaf._transport.pause_reading()
+            sent = 0
+            while not worker.lost:
+                bad.send([Tokens(1, 0, 0, tuple(range(70_000, 71_000)))])
+                sent += 1
+                assert sent < 100_000
+                await asyncio.sleep(0)
+            good.send([Open(1, "job", 7)])
+            await until(other, lambda: other.messages)
+
+            assert other.lost == 0
+            assert [each.getMessage() for each in caplog.records] == ["link closed: g does not read"]
 
 
 @pytest.mark.parametrize("broken", [struct.pack(">I", frames.MAX_FRAME_BYTES + 1), struct.pack(">I", 2) + b"\xc1\xc1"])
