@@ -1,4 +1,4 @@
-"""Gateways, workers and the store are killed at random moments, and the budget still adds up to the token."""
+"""A bounded form of `python -m tests.system.chaos`; and, thorough, a scarce budget that adds up to the token."""
 
 import os
 import random
@@ -8,9 +8,23 @@ import pytest
 
 from tests.support.system.appended import Account
 from tests.support.system.chaos import Received, World
+from tests.system.chaos.clients import Kind, Request, Try
+from tests.system.chaos.faults import Strike
+from tests.system.chaos.invariants import Books, compare
+from tests.system.chaos.run import Case, run
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
+SHORT = Case(
+    seed=3,
+    seconds=1.0,
+    clients=6,
+    pause_s=(0.4, 0.4),
+    first=("kill gateway and worker", "cut link one way", "fail over"),
+    longest=32,
+    reservation_lease_s=1.0,
+)
+LONG = Case(seed=4, seconds=120.0)
 SCHEDULES = int(os.environ.get("FAIRLANE_TEST_SCHEDULES", "2"))
 """Of the thorough cases; more of them on a machine of one's own: FAIRLANE_TEST_SCHEDULES=200."""
 PER_STORE = 20
@@ -40,11 +54,55 @@ def least(received: Received) -> int:
 
 
 @pytest.mark.parametrize(
+    "case", [pytest.param(SHORT, id="short"), pytest.param(LONG, id="long", marks=pytest.mark.thorough)]
+)
+async def test_streams_and_books_are_exact_whatever_fails(tmp_path: Path, case: Case) -> None:
+    report = await run(tmp_path, case)
+
+    assert report.violations == []
+    assert report.faults.total() >= 3
+    assert any(end.endswith(" whole") for end in report.ends)
+
+
+DEATHS = [Strike("kill gateway1 and worker2", 10.0, ("gateway1", "worker2"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends", "charged", "strikes", "is_wrong"),
+    [
+        (Kind.ONCE, ["whole"], 40, [], False),
+        (Kind.ONCE, ["whole"], 39, [], True),
+        (Kind.ONCE, ["whole"], 41, [], True),
+        (Kind.ONCE, ["cut"], 19, [], True),
+        (Kind.ONCE, ["cut"], 10, DEATHS, False),
+        (Kind.ONCE, ["cut"], 41, DEATHS, True),
+        (Kind.LEAVER, ["left"], 24, [], False),
+        (Kind.LEAVER, ["left"], 19, [], True),
+        (Kind.PATIENT, ["cut", "whole"], 40, DEATHS, False),
+        (Kind.PATIENT, ["cut", "whole"], 40 + 300, DEATHS, True),
+        (Kind.ONCE, ["internal_error"], 20, [], True),
+        (Kind.ONCE, ["internal_error"], 0, [Strike("fail over", 10.0, loses_writes=True)], False),
+    ],
+)
+def test_a_wrong_charge_is_seen(
+    kind: Kind, ends: list[str], charged: int, strikes: list[Strike], is_wrong: bool
+) -> None:
+    request, violations = Request(1, kind, [5], 1, 40, streams=True), list[str]()
+    for number, end in enumerate(ends):
+        received = 40 if end == "whole" else 20
+        request.tries.append(Try(1, 9.0, f"booking{number}", received, end, 11.0))
+
+    compare(request, {"booking0": charged}, strikes, Books(), violations.append)
+
+    assert bool(violations) == is_wrong
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
     ("schedules", "limit"),
     [
-        (1, SCARCE),
-        pytest.param(SCHEDULES, AMPLE, marks=pytest.mark.thorough),
-        pytest.param(SCHEDULES, SCARCE, marks=pytest.mark.thorough),
+        pytest.param(SCHEDULES, AMPLE, id="ample"),
+        pytest.param(SCHEDULES, SCARCE, id="scarce"),
     ],
 )
 async def test_what_was_charged_is_what_was_delivered_whoever_is_killed(
