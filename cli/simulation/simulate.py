@@ -11,10 +11,15 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fairlane.cli.client import CommandError
+from fairlane.cli.simulation import fleet
 from fairlane.cli.simulation import simulate_report as report
 from fairlane.cli.simulation.inputs import cut, print_left_out, read_file, read_workers, refusals, resized, usage_errors
+from fairlane.scheduler.simulation.fleet.fleet import LINK_MS, FleetShape
+from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape
+from fairlane.scheduler.simulation.fleet.store_cores import StoreTimes
 from fairlane.scheduler.simulation.scenario import Scenario, check_load
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
+from fairlane.scheduler.simulation.trace import copy_rows
 
 app = typer.Typer(add_completion=False)
 Option = typer.Option
@@ -56,6 +61,13 @@ def simulate(
     blocks: Annotated[int | None, Option(help="KV blocks per worker.")] = None,
     host_slots: Annotated[int | None, Option(help="Blocks that each worker can swap out.")] = None,
     max_sequences: Annotated[int | None, Option(help="Maximum sequences per step of a worker.")] = None,
+    gateways: fleet.Gateways_ = None,
+    shards: fleet.Shards = None,
+    store_us: fleet.StoreUs = None,
+    link_ms: fleet.LinkMs = None,
+    workers_as: fleet.WorkersAs = None,
+    copies: fleet.Copies = 1,
+    weights: fleet.Weights = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")] = None,
     plots: Annotated[Path | None, Option(metavar="DIR", help="Directory for plots.")] = None,
     plots_as: Annotated[Literal["png", "svg"], Option("--plots-as", help="Format of the plots.")] = "png",
@@ -63,7 +75,8 @@ def simulate(
     """Run the real scheduler in virtual time over a request trace.
 
     Tenants, lanes and stated limits are drawn from the seed; the same seed gives the same run. Admission, global queue
-    and planner are the code that serves."""
+    and planner are the code that serves. With --gateways or --shards, the store's calls take time too, and workers have
+    rows and fixed steps instead of planners, so that thousands run at once."""
     with usage_errors():
         calibration = read_workers(costs, calibrate, hardware)
         if trace is None:
@@ -87,8 +100,22 @@ def simulate(
                 kv_tokens=calibration.kv_tokens,
                 weights={name: tenant.weight for name, tenant in read.tenants.items()},
             )
+            overlay = fleet.with_weights(overlay, weights)
+            if any(each is not None for each in (gateways, shards, store_us, link_ms, workers_as)):
+                kind = RowsShape.like(calibration, rows) if workers_as is None else RowsShape.parse(workers_as)
+                shape = FleetShape(
+                    workers=workers,
+                    gateways=1 if gateways is None else gateways,
+                    shards=1 if shards is None else shards,
+                    kind=kind,
+                    times=StoreTimes() if store_us is None else StoreTimes.parse(store_us),
+                    link_ms=LINK_MS if link_ms is None else link_ms,
+                )
+                print_left_out(read, rows, part)
+                fleet.run(rows, overlay, shape, loads, copies=copies, seed=seed, trace=trace.name, json_file=json_file)
+                return
             scenario = Scenario(
-                rows=rows,
+                rows=copy_rows(rows, copies, seed),
                 overlay=overlay,
                 calibration=calibration,
                 workers=workers,

@@ -74,12 +74,13 @@ def show(runs: Sequence[SimulatedLoad]) -> None:
     for run in runs:
         for kind, groups in (("lane", run.summary.lanes), ("tenant", run.summary.tenants)):
             typer.echo(f"load {run.load:g}, by {kind}")
-            show_table((kind, *GROUP_COLUMNS), [(name, *_figures(group)) for name, group in groups.items()])
+            show_table((kind, *GROUP_COLUMNS), [(name, *group_figures(group)) for name, group in groups.items()])
             typer.echo()
     show_table(RUN_COLUMNS, [_line(run) for run in runs])
 
 
-def _figures(group: Group) -> tuple[object, ...]:
+def group_figures(group: Group) -> tuple[object, ...]:
+    """Return a group's cells of GROUP_COLUMNS."""
     return (
         group.requests,
         100.0 * group.attained,

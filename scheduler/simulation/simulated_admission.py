@@ -50,7 +50,7 @@ class SimulatedAdmission:
     def _decide(
         self, gateway: OpenRequests, workers: Sequence[WorkerStatus], arrival: Arrival, now_ms: float
     ) -> Admitted | None:
-        request = _request(arrival)
+        request = request_of(arrival)
         answer = assess(request, workers=workers, open_requests=gateway, now_ms=now_ms)
         if isinstance(answer, Admitted):
             self._promised = answer.guaranteed
@@ -66,7 +66,7 @@ class SimulatedAdmission:
         if self._promised:
             self.guaranteed.add(arrival.job_id)
         gateway = self._gateway_of(arrival.job_id)
-        gateway.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
+        gateway.enter(arrival.job_id, request_of(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: SimulatedStep) -> None:
         self._step_ms.add(step.run_ms + step.copy_ms)
@@ -99,7 +99,8 @@ class SimulatedAdmission:
         )
 
 
-def _request(arrival: Arrival) -> Request:
+def request_of(arrival: Arrival) -> Request:
+    """Return an arrival as admission sees it."""
     return Request(
         lane=arrival.lane,
         tenant=arrival.tenant,

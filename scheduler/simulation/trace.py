@@ -4,15 +4,18 @@ Rows of the first two formats are in order of arrival; recordings are in the ord
 may be identical: recorded clocks are coarse, and clients retry."""
 
 import math
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import itemgetter
 from statistics import median_low
 from typing import IO, Annotated, Literal
 
 import msgspec
 
+from fairlane.scheduler.planner.steps import require
 from fairlane.scheduler.protocol.lanes import LaneName
 
 CSV_COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens"]
@@ -26,6 +29,7 @@ MAX_CHOICES = 1_024
 MAX_LINE_BYTES = 2**20
 MAX_NAMED = 20
 MAX_ROWS = 20_000_000
+COPIES_APART_MS = 1_000.0
 # Default prompt tokens per entry of `hash_ids`.
 HASHED_TOKENS = 512
 SERVED = "ok"
@@ -185,6 +189,17 @@ def slice_trace(rows: Iterable[TraceRow], start_s: float, duration_s: float) -> 
 def scale_load(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]:
     """Yield the same requests in the same order, `factor` times as fast (> 0)."""
     return (replace(row, at_ms=row.at_ms / factor) for row in rows)
+
+
+def copy_rows(rows: Sequence[TraceRow], copies: int, seed: int) -> list[TraceRow]:
+    """Return each request `copies` times, by arrival. A copy arrives up to COPIES_APART_MS later, drawn from the seed,
+    so that the trace's changes of rate remain. Copies share no prefix."""
+    require("copies", copies, 1, MAX_ROWS // len(rows))
+    if copies == 1:
+        return list(rows)
+    draws = random.Random(seed)
+    moved = [(row.at_ms + draws.random() * COPIES_APART_MS, row) for row in rows for _ in range(copies)]
+    return [replace(row, at_ms=at_ms, hash_ids=()) for at_ms, row in sorted(moved, key=itemgetter(0))]
 
 
 _RowParser = Callable[[int, str], TraceRow | None]

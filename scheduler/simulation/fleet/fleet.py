@@ -16,15 +16,16 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
+from fairlane.scheduler.admission.decide import UNPROMISED
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import require
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Outcome
-from fairlane.scheduler.queue.shards import MAX_SHARDS, Rivals, divided, home_of
+from fairlane.scheduler.queue.shards import MAX_SHARDS, LaneHead, Rivals, divided, home_of
 from fairlane.scheduler.queue.types import Progress, QueueError, in_rank_order
+from fairlane.scheduler.simulation.fleet.admission import Gateways
 from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape, RowsWorker, RunningJob
 from fairlane.scheduler.simulation.fleet.shard_queue import ShardQueue, WorkerShape
 from fairlane.scheduler.simulation.fleet.store_cores import Call, StoreCore, StoreTimes
@@ -32,7 +33,7 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 from fairlane.store.bounds import PER_CALL
 
 MAX_WORKERS, MAX_GATEWAYS = 10_000, 1_000
-MAX_LINK_MS = 1e4
+LINK_MS, MAX_LINK_MS = 0.25, 1e4
 # Interval at which the observer looks at all tenants.
 LOOK_MS = 1_000.0
 
@@ -49,27 +50,15 @@ class FleetShape:
     kind: RowsShape = field(default_factory=RowsShape)
     times: StoreTimes = field(default_factory=StoreTimes)
     # One way, between any two processes.
-    link_ms: float = 0.25
+    link_ms: float = LINK_MS
     worker_beat_ms: float = 2_000.0
-    gateway_beat_ms: float = 1_000.0
+    gateway_beat_ms: float = 500.0
 
     def __post_init__(self) -> None:
         require("workers", self.workers, 1, MAX_WORKERS)
         require("gateways", self.gateways, 1, MAX_GATEWAYS)
         require("shards", self.shards, 1, MAX_SHARDS)
         require("link-ms", self.link_ms, 0.0, MAX_LINK_MS)
-
-
-class FleetAdmission(Protocol):
-    """Decides on each arrival as its gateway, and follows its requests."""
-
-    def decide(self, gateway: int, arrival: Arrival, now_ms: float) -> Admitted | None: ...
-
-    def put(self, gateway: int, arrival: Arrival, now_ms: float, *, guaranteed: bool) -> None: ...
-
-    def first_token(self, gateway: int, job_id: str, now_ms: float) -> None: ...
-
-    def ended(self, gateway: int, record: Record) -> None: ...
 
 
 class FleetObserver(Protocol):
@@ -100,7 +89,7 @@ class Fleet:
         shape: FleetShape,
         *,
         lanes: Mapping[LaneName, Lane] = DEFAULT_LANES,
-        admission: FleetAdmission | None = None,
+        admission: Gateways | None = None,
         observers: Sequence[FleetObserver] = (),
         seed: int = 0,
     ) -> None:
@@ -117,9 +106,9 @@ class Fleet:
         self._random = random.Random(seed)
         self._members = [_Member(number, shape, self.lanes, self._shards(number)) for number in range(shape.workers)]
         self._gateways: dict[str, int] = {}
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
-        self._open, self._is_over = 0, False
+        self._open = 0
 
     def _shards(self, worker: int) -> Sequence[int]:
         """Return the shards that a worker offers rows to: each pair of shards equally often."""
@@ -127,6 +116,10 @@ class Fleet:
         if count >= shards:
             return range(shards)
         return self._random.sample(range(shards), count)
+
+    @property
+    def rows_used(self) -> int:
+        return sum(member.rows.used for member in self._members)
 
     def run(self) -> dict[str, Record]:
         """Run to the end, and return the records by job in order of arrival."""
@@ -137,7 +130,6 @@ class Fleet:
                 self.now_ms = self.last_arrival_ms = arrival.at_ms
                 self._arrive(arrival)
                 arrival = next(self._arrivals, None)
-                self._is_over = arrival is None
             else:
                 self.now_ms, _, event, args = heapq.heappop(self._events)
                 event(*args)
@@ -152,11 +144,11 @@ class Fleet:
                 member.rows.offered[shard] = part
                 self.queues[shard].turn(0, member.number, (), part, ())
             self._at(self._random.random() * shape.worker_beat_ms, self._beat_worker, member)
-        for _ in range(shape.gateways):
-            self._at(self._random.random() * shape.gateway_beat_ms, self._beat_gateway)
+        for gateway in range(shape.gateways):
+            self._at(self._random.random() * shape.gateway_beat_ms, self._beat_gateway, gateway)
         self._at(LOOK_MS, self._look)
 
-    def _at(self, at_ms: float, event: Callable[..., None], *args: Any) -> None:
+    def _at(self, at_ms: float, event: Callable[..., None], *args: object) -> None:
         self._order += 1
         heapq.heappush(self._events, (at_ms, self._order, event, args))
 
@@ -171,29 +163,25 @@ class Fleet:
                 record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
                 return
             decision = found
+            self._gateways[arrival.job_id] = gateway
         self._open += 1
         shard = home_of(arrival.tenant, self.shape.shards)
         reserved_ms = self.budget_cores[shard].call(Call.RESERVE, 1, self.now_ms + self.shape.link_ms)
-        self._at(reserved_ms + self.shape.link_ms, self._put, gateway, shard, arrival, arrival.job(decision))
+        self._at(reserved_ms + self.shape.link_ms, self._put, gateway, shard, arrival.job(decision))
 
-    def _put(self, gateway: int, shard: int, arrival: Arrival, job: Job) -> None:
+    def _put(self, gateway: int, shard: int, job: Job) -> None:
         core, queue, link_ms = self.cores[shard], self.queues[shard], self.shape.link_ms
         begins_ms = core.begin(self.now_ms + link_ms)
         leases: list[Lease] = []
         try:
             worker, leases = queue.put_now(int(begins_ms), divided(job, self.shape.shards))
         except QueueError:
-            answered_ms = core.run(Call.PUT, 0, begins_ms) + link_ms
-            self._settle(shard)
-            self._open -= 1
-            record = self.records[job.job_id]
-            record.outcome, record.end_ms = Outcome.REJECTED, answered_ms
+            self._close(job.job_id, Outcome.REJECTED, core.run(Call.PUT, 0, begins_ms) + link_ms, shard)
             return
         answered_ms = core.run(Call.PUT, len(leases), begins_ms) + link_ms
         if self._admission is not None:
             put = queue.record(job.job_id)
-            self._gateways[job.job_id] = gateway
-            self._admission.put(gateway, arrival, self.now_ms, guaranteed=put is not None and put.guaranteed)
+            self._admission.put(gateway, job.job_id, self.now_ms, guaranteed=put is not None and put.guaranteed)
         self._close_expired(shard)
         if leases:
             self._at(answered_ms, self._receive, self._members[worker], shard, leases, queue.head(answered_ms), 0)
@@ -215,15 +203,17 @@ class Fleet:
         for observer in self._observers:
             observer.ended(record)
 
-    def _beat_gateway(self) -> None:
+    def _beat_gateway(self, gateway: int) -> None:
         for core in self.cores:
-            core.call(Call.BEAT, 1, self.now_ms + self.shape.link_ms)
-        self._at(self.now_ms + self.shape.gateway_beat_ms, self._beat_gateway)
+            core.call(Call.BEAT, self.shape.gateways, self.now_ms + self.shape.link_ms)
+        if self._admission is not None:
+            self._admission.exchange(gateway, self.queues[0], self.now_ms)
+        self._at(self.now_ms + self.shape.gateway_beat_ms, self._beat_gateway, gateway)
 
     # Workers.
 
     def _receive(
-        self, member: _Member, shard: int, leases: Sequence[Lease], head: Sequence[Any], taken_back: int
+        self, member: _Member, shard: int, leases: Sequence[Lease], head: Sequence[LaneHead], taken_back: int
     ) -> None:
         """Receive a shard's answer or lease: start jobs, and move rows if only another shard has use for them."""
         rows = member.rows

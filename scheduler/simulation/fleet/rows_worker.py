@@ -4,17 +4,22 @@ It is what `benchmarks.fleet` runs as a process. A job's times follow from its l
 in the prefill tokens of the steps, and each later step yields a token. KV and preemption are not modelled."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
-from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.planner.steps import StepFeatures, require
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.types import Progress
+from fairlane.scheduler.simulation.calibration import Calibration
+from fairlane.scheduler.simulation.trace import TraceRow
 
 ROWS, STEP_MS, STEP_TOKENS = 64, 30.0, 4_096
 MAX_ROWS, MAX_STEP_MS, MAX_STEP_TOKENS = 65_536, 1e6, 1e6
+_PART = re.compile(r"(\w+)=(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,30 @@ class RowsShape:
         require("rows", self.rows, 1, MAX_ROWS)
         require("step_ms", self.step_ms, 0.1, MAX_STEP_MS)
         require("step_tokens", self.step_tokens, 1, MAX_STEP_TOKENS)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `rows=64,step_ms=30,step_tokens=4096`; what is not named has its default. Raises ValueError."""
+        known: dict[str, float] = {"rows": ROWS, "step_ms": STEP_MS, "step_tokens": STEP_TOKENS}
+        for part in text.split(","):
+            found = _PART.fullmatch(part.strip())
+            if found is None or found[1] not in known:
+                raise ValueError(f"workers-as must be such as rows=64,step_ms=30, not {part[:40]!r}")
+            known[found[1]] = float(found[2])
+        return cls(rows=int(known["rows"]), step_ms=known["step_ms"], step_tokens=int(known["step_tokens"]))
+
+    @classmethod
+    def like(cls, calibration: Calibration, rows: Sequence[TraceRow]) -> Self:
+        """Return a worker as fast as a calibrated one that is full of these requests: as many rows as its KV holds of
+        their mean size, and the step that such rows and their prompts take."""
+        prompt = sum(row.prompt_tokens for row in rows) / len(rows)
+        output = sum(row.output_tokens for row in rows) / len(rows)
+        used = max(1, min(calibration.max_sequences, int(calibration.kv_tokens / (prompt + output))))
+        prefill = used * prompt / output
+        attention = prefill * prompt / 2.0
+        features = StepFeatures(used, round(prefill), round(used * (prompt + output / 2.0)), round(attention))
+        step_ms = calibration.step_ms(features) + calibration.overhead_ms
+        return cls(rows=used, step_ms=step_ms, step_tokens=calibration.max_step_tokens)
 
     def chats_per_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return how many chats of this size a busy worker serves."""
