@@ -18,11 +18,14 @@ from rich.progress import Progress, TaskID
 from fairlane.cli.client import CommandError
 from fairlane.cli.printer import Output, OutputCommand, OutputForm
 from fairlane.cli.simulation import advise_report as report
+from fairlane.cli.simulation.fleet import StoreUs
 from fairlane.cli.simulation.inputs import cut, print_left_out, read_file, read_workers, refusals, usage_errors
 from fairlane.cli.simulation.simulate import BadRowPolicy, Costs, HardwareName, LatencyShare, Seed, Slice, Tenants, Zipf
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.advice import Case, PlayAll, Question, advise, play
-from fairlane.scheduler.simulation.scenario import busiest, check_load
+from fairlane.scheduler.simulation.fleet.ceiling import StoreLoad
+from fairlane.scheduler.simulation.fleet.store_cores import StoreTimes
+from fairlane.scheduler.simulation.scenario import Stretch, busiest, check_load
 from fairlane.scheduler.simulation.sizing import ATTAINMENT, Verdict, alone_kept
 from fairlane.scheduler.simulation.synthetic_tenants import Tier, lane_tiers
 from fairlane.scheduler.simulation.trace import TraceRow, scale_load
@@ -57,6 +60,7 @@ def advise_command(
     latency_share: LatencyShare = 0.3,
     seed: Seed = 0,
     bad_rows: BadRowPolicy = "fail",
+    store_us: StoreUs = None,
     knobs: Annotated[bool, Option("--knobs/--no-knobs", help="Also try tighter targets and other settings.")] = True,
     processes: Annotated[int | None, Option(min=1, max=64, help="Parallel simulations. [default: processors]")] = None,
     output: Output = OutputForm.TABLE,
@@ -70,6 +74,7 @@ def advise_command(
         read = read_file(trace, calibration.kv_tokens, bad_rows)
         rows = cut(trace, read, part)
         with refusals():
+            times = StoreTimes() if store_us is None else StoreTimes.parse(store_us)
             rows = [*scale_load(rows, check_load(load))]
             targets = lane_tiers(latency_share, single_stream_ms=calibration.single_stream_ms)
             tiers = tuple(_with_targets(tier, ttft_s, tpot_ms) for tier in targets)
@@ -89,7 +94,14 @@ def advise_command(
         at_once = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
         with players(question, at_once) as play_all:
             advice = advise(question, play_all, at_once=at_once, with_knobs=knobs)
-        report.present(trace.name, load, rows, read, recorded, question, advice, output)
+        store = _store_load(stretch, advice.sizing.workers, times)
+        report.present(trace.name, load, rows, read, recorded, question, advice, store, output)
+
+
+def _store_load(stretch: Stretch, workers: int | None, times: StoreTimes) -> StoreLoad | None:
+    """Return what the advised workers' requests are to the store, or None if no number of workers is enough."""
+    seconds = max(1.0, stretch.to_s - stretch.from_s)
+    return None if workers is None else StoreLoad(chats_per_s=len(stretch.rows) / seconds, workers=workers, times=times)
 
 
 def _with_targets(tier: Tier, ttft_s: float | None, tpot_ms: float | None) -> Tier:

@@ -9,6 +9,7 @@ import typer
 from fairlane.cli.printer import Document, OutputForm, duration, printable, show, show_table
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.advice import Advice, Knob, Question, Target
+from fairlane.scheduler.simulation.fleet.ceiling import USABLE, StoreLoad
 from fairlane.scheduler.simulation.headroom import Headroom, headroom
 from fairlane.scheduler.simulation.scenario import Stretch
 from fairlane.scheduler.simulation.sizing import ATTAINMENT, LaneVerdict, Verdict
@@ -36,9 +37,11 @@ def present(
     stretch: Stretch,
     question: Question,
     advice: Advice,
+    store: StoreLoad | None,
     output: OutputForm,
 ) -> None:
-    """Show the advice, as a document or as tables."""
+    """Show the advice, as a document or as tables. `store` is the load on the store, if a number of workers is
+    enough."""
     limits = headroom(read)
     document = {
         "trace": trace,
@@ -54,9 +57,10 @@ def present(
         "counts": [_count(advice.sizing.verdicts[count]) for count in sorted(advice.sizing.verdicts)],
         "targets": msgspec.to_builtins(advice.targets),
         "knobs": [{"change": knob.change, "setting": knob.setting, **_count(knob.verdict)} for knob in advice.knobs],
+        "store": None if store is None else {"busy": store.busy(1), "shards": store.shards},
         "headroom": msgspec.to_builtins(limits),
     }
-    show(document, output, lambda: _tables(trace, rows, stretch, advice, limits))
+    show(document, output, lambda: _tables(trace, rows, stretch, advice, store, limits))
 
 
 def _count(verdict: Verdict) -> Document:
@@ -70,8 +74,17 @@ def _count(verdict: Verdict) -> Document:
     }
 
 
-def _tables(trace: str, rows: Sequence[TraceRow], stretch: Stretch, advice: Advice, limits: Sequence[Headroom]) -> None:
+def _tables(
+    trace: str,
+    rows: Sequence[TraceRow],
+    stretch: Stretch,
+    advice: Advice,
+    store: StoreLoad | None,
+    limits: Sequence[Headroom],
+) -> None:
     typer.echo(_answer(advice))
+    if store is not None and store.shards != 1:
+        typer.echo(_store_limit(store))
     if len(stretch.rows) < len(rows):
         typer.echo(
             f"Played: {len(stretch.rows):,} of the {len(rows):,} requests of {printable(trace)}, its busiest "
@@ -92,6 +105,14 @@ def _answer(advice: Advice) -> str:
     edge = " One more misses by a little: take two more." if sizing.is_edge else ""
     noun = "worker keeps" if sizing.workers == 1 else "workers keep"
     return f"{sizing.workers} {noun} the lanes' targets (each for {100 * ATTAINMENT:g} % of its requests).{edge}"
+
+
+def _store_limit(store: StoreLoad) -> str:
+    need = "no number of shards is enough" if store.shards is None else f"it takes {store.shards} shards"
+    return (
+        f"The store is the limit: the queue's calls for {store.chats_per_s:,.0f} requests/s take "
+        f"{100.0 * store.busy(1):,.0f} % of a core, of which {100.0 * USABLE:g} % are usable; {need} (docs/scaling.md)."
+    )
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

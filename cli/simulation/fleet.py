@@ -38,6 +38,7 @@ WorkersAs = Annotated[
 Copies = Annotated[int, Option(help="Copies of each request of the trace.")]
 Weights = Annotated[str | None, Option(help="Weights of the drawn tenants, in turns, such as 1,2,4.")]
 
+MAX_QUEUED = 10_000_000
 CORE_COLUMNS = ("core", "busy %", "busiest second %", "wait p50", "wait p99 ms", "longest call ms", "calls")
 RUN_COLUMNS = (
     "load", "chats/s", "rows used %", "busiest store core %", "store wait p50", "p99 ms", "calls/chat at the queue",
@@ -55,7 +56,10 @@ class FleetRun:
 
 def lanes_for(workers: int) -> Mapping[LaneName, Lane]:
     """Return the lanes with their caps for as many workers: a default is for one."""
-    return {name: replace(lane, max_queued=lane.max_queued * workers) for name, lane in DEFAULT_LANES.items()}
+    return {
+        name: replace(lane, max_queued=min(MAX_QUEUED, lane.max_queued * workers))
+        for name, lane in DEFAULT_LANES.items()
+    }
 
 
 def with_weights(overlay: SyntheticTenants, text: str | None) -> SyntheticTenants:

@@ -118,3 +118,14 @@ def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], words: str) -> No
     assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert words in line
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_it_says_when_the_store_is_the_limit_and_how_many_shards_it_takes() -> None:
+    done = advise("--store-us", "put=15000,turn=15000+1", "--no-knobs")
+    plain = advise("--no-knobs")
+
+    assert done.exit_code == plain.exit_code == 0, done.output
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("The store is the limit: ")]
+    assert line.endswith("of which 70 % are usable; it takes 3 shards (docs/scaling.md).")
+    assert "The store is the limit" not in plain.stdout

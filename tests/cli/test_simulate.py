@@ -352,3 +352,42 @@ def test_a_worker_that_does_not_know_its_costs_is_no_source(
 
     assert words in refused("--calibrate", metrics_port["url"], "--costs", "learnt.json")
     assert not (directory / "learnt.json").exists()
+
+
+def test_a_fleet_has_its_store_gateways_and_shards_simulated(directory: Path) -> None:
+    found = figures(
+        directory, "--workers", "4", "--gateways", "3", "--shards", "2", "--store-us", "put=100,turn=200+20",
+        "--workers-as", "rows=4,step_ms=5", "--copies", "3", "--weights", "1,2", "--ttft-limit", "5",
+    )  # fmt: skip
+
+    assert found["fleet"]["kind"] == {"rows": 4, "step_ms": 5.0, "step_tokens": 4_096}
+    [run] = found["runs"]
+    summary = run["summary"]
+    assert sum(core["calls"]["put"] for core in summary["shards"]) == 3 * 40
+    assert summary["requests"]["total"]["outcomes"] == {"finished": 3 * 40}
+    assert (summary["starved_tenants"], summary["broken"]) == (0, 0)
+    assert summary["guaranteed"] > 0
+
+
+def test_a_fleets_workers_are_as_fast_as_those_calibrated_unless_stated() -> None:
+    done = simulate("--trace", "trace.csv", "--costs", "costs.json", "--workers", "3", "--shards", "2")
+
+    assert done.exit_code == 0, done.output
+    assert "3 workers of 8 rows and steps of" in done.stdout
+    assert "queue 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--shards", "0"), "shards must be between 1 and 64, not 0"),
+        (("--gateways", "1001"), "gateways must be between 1 and 1000, not 1001"),
+        (("--store-us", "poll=3"), "store-us must be such as put=190"),
+        (("--workers-as", "rows"), "workers-as must be such as rows=64,step_ms=30"),
+        (("--weights", "1,x"), "weights must be numbers above 0, such as 1,2,4, not '1,x'"),
+        (("--link-ms", "-1"), "link-ms must be between 0.0"),
+        (("--copies", "0"), "copies must be between 1"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused("--trace", "trace.csv", *arguments)
