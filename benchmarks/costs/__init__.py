@@ -15,6 +15,7 @@ excludes those.
     gateway.py     a plain chat, a stream of 64 tokens, a chat of 500 + 256, one token delivered
     scripts.py     store commands of each script that requests run
     imports.py     modules that a starting gateway imports
+    times.py       script time of those operations, which no test compares
 
 `tests/benchmarks/test_costs.py` recounts them in `make test` and fails where one has grown by more than 3 %.
 """

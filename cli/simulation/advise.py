@@ -86,7 +86,7 @@ def advise_command(
                 tiers=tiers,
                 tenants=tenants,
                 zipf=zipf,
-                weights={name: tenant.weight for name, tenant in read.tenants.items()},
+                weights=read.weights,
                 seed=seed,
             )
         _check_attainable(rows, question)

@@ -13,16 +13,22 @@ from rich.progress import Progress
 
 from fairlane.cli.client import check_writable, write_whole
 from fairlane.cli.printer import show_table
+from fairlane.cli.simulation.inputs import refusals
 from fairlane.cli.simulation.simulate_report import GROUP_COLUMNS, group_figures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.fleet.admission import Gateways
 from fairlane.scheduler.simulation.fleet.figures import CoreFigures, FleetMeter, FleetSummary
-from fairlane.scheduler.simulation.fleet.fleet import Fleet, FleetShape
+from fairlane.scheduler.simulation.fleet.fleet import LINK_MS, Fleet, FleetShape
+from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape
+from fairlane.scheduler.simulation.fleet.store_cores import StoreTimes
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
 from fairlane.scheduler.simulation.trace import TraceRow, copy_rows, scale_load
 
 Option = typer.Option
-Gateways_ = Annotated[int | None, Option("--gateways", help="Simulate the control plane too, with this many gateways.")]
+GatewayCount = Annotated[
+    int | None, Option("--gateways", help="Simulate the control plane too, with this many gateways.")
+]
 Shards = Annotated[int | None, Option("--shards", help="Shards of the model's queue, each on a store core of its own.")]
 StoreUs = Annotated[
     str | None,
@@ -35,7 +41,7 @@ WorkersAs = Annotated[
     str | None,
     Option("--workers-as", metavar="rows=64,step_ms=30", help="Workers of a fleet; by default as fast as --hardware."),
 ]
-Copies = Annotated[int, Option(help="Copies of each request of the trace.")]
+Copies = Annotated[int | None, Option(help="Copies of each request of the trace, in a fleet. [default: 1]")]
 Weights = Annotated[str | None, Option(help="Weights of the drawn tenants, in turns, such as 1,2,4.")]
 
 MAX_QUEUED = 10_000_000
@@ -62,18 +68,42 @@ def lanes_for(workers: int) -> Mapping[LaneName, Lane]:
     }
 
 
-def with_weights(overlay: SyntheticTenants, text: str | None) -> SyntheticTenants:
-    """Return the overlay with drawn tenants' weights. Raises ValueError."""
+def shape_of(
+    calibration: Calibration,
+    rows: Sequence[TraceRow],
+    workers: int,
+    gateways: int | None,
+    shards: int | None,
+    *,
+    store_us: str | None,
+    link_ms: float | None,
+    workers_as: str | None,
+    copies: int | None,
+) -> FleetShape | None:
+    """Return the fleet that the options describe, or None if none of them is given. Raises ValueError."""
+    if all(option is None for option in (gateways, shards, store_us, link_ms, workers_as, copies)):
+        return None
+    return FleetShape(
+        workers=workers,
+        gateways=1 if gateways is None else gateways,
+        shards=1 if shards is None else shards,
+        kind=RowsShape.like(calibration, rows) if workers_as is None else RowsShape.parse(workers_as),
+        times=StoreTimes() if store_us is None else StoreTimes.parse(store_us),
+        link_ms=LINK_MS if link_ms is None else link_ms,
+    )
+
+
+def drawn_weights(text: str | None, tenants: int) -> Mapping[str, float]:
+    """Return the weights of drawn tenants. Raises ValueError."""
     if text is None:
-        return overlay
+        return {}
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
         weights = []
     if not weights or not all(0.0 < weight <= 1e6 for weight in weights):
         raise ValueError(f"weights must be numbers above 0, such as 1,2,4, not {text[:40]!r}")
-    drawn = {f"tenant-{number}": weights[(number - 1) % len(weights)] for number in range(1, overlay.tenants + 1)}
-    return replace(overlay, weights={**drawn, **overlay.weights})
+    return {f"tenant-{number + 1}": weights[number % len(weights)] for number in range(tenants)}
 
 
 def run(
@@ -82,20 +112,21 @@ def run(
     shape: FleetShape,
     loads: Sequence[float],
     *,
-    copies: int,
+    copies: int | None,
     seed: int,
     trace: str,
     json_file: Path | None,
 ) -> None:
-    """Simulate each load, and show the results. Raises ValueError."""
+    """Simulate each load of the trace's copies, and show the results. Raises CommandError."""
     if json_file is not None:
         check_writable(json_file)
-    runs = [
-        FleetRun(load, _run(copy_rows([*scale_load(rows, load)], copies, seed), overlay, shape, seed, load))
-        for load in loads
-    ]
+    runs = []
+    for load in loads:
+        with refusals():
+            copied = copy_rows([*scale_load(rows, load)], 1 if copies is None else copies, seed)
+        runs.append(FleetRun(load, _run(copied, overlay, shape, seed, load)))
     if json_file is not None:
-        document = {"trace": trace, "copies": copies, "seed": seed, "fleet": shape, "runs": runs}
+        document = {"trace": trace, "copies": copies or 1, "seed": seed, "fleet": shape, "runs": runs}
         write_whole(json_file, [msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"])
     show(runs, shape)
 

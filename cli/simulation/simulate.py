@@ -14,12 +14,8 @@ from fairlane.cli.client import CommandError
 from fairlane.cli.simulation import fleet
 from fairlane.cli.simulation import simulate_report as report
 from fairlane.cli.simulation.inputs import cut, print_left_out, read_file, read_workers, refusals, resized, usage_errors
-from fairlane.scheduler.simulation.fleet.fleet import LINK_MS, FleetShape
-from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape
-from fairlane.scheduler.simulation.fleet.store_cores import StoreTimes
 from fairlane.scheduler.simulation.scenario import Scenario, check_load
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
-from fairlane.scheduler.simulation.trace import copy_rows
 
 app = typer.Typer(add_completion=False)
 Option = typer.Option
@@ -61,12 +57,12 @@ def simulate(
     blocks: Annotated[int | None, Option(help="KV blocks per worker.")] = None,
     host_slots: Annotated[int | None, Option(help="Blocks that each worker can swap out.")] = None,
     max_sequences: Annotated[int | None, Option(help="Maximum sequences per step of a worker.")] = None,
-    gateways: fleet.Gateways_ = None,
+    gateways: fleet.GatewayCount = None,
     shards: fleet.Shards = None,
     store_us: fleet.StoreUs = None,
     link_ms: fleet.LinkMs = None,
     workers_as: fleet.WorkersAs = None,
-    copies: fleet.Copies = 1,
+    copies: fleet.Copies = None,
     weights: fleet.Weights = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")] = None,
     plots: Annotated[Path | None, Option(metavar="DIR", help="Directory for plots.")] = None,
@@ -85,44 +81,42 @@ def simulate(
             return
         sizes = {"blocks": blocks, "host_slots": host_slots, "max_sequences": max_sequences}
         calibration = resized(calibration, sizes)
-        read = read_file(trace, calibration.kv_tokens, bad_rows)
+        kv_tokens = calibration.kv_tokens if workers_as is None else None
+        read = read_file(trace, kv_tokens, bad_rows)
         rows = cut(trace, read, part)
         with refusals():
+            shape = fleet.shape_of(
+                calibration,
+                rows,
+                workers,
+                gateways,
+                shards,
+                store_us=store_us,
+                link_ms=link_ms,
+                workers_as=workers_as,
+                copies=copies,
+            )
             loads = [check_load(each) for each in load or [1.0]]
             limit_ms = None if ttft_limit is None else 1e3 * ttft_limit
-            stream_ms = calibration.single_stream_ms
+            stream_ms = calibration.single_stream_ms if shape is None else shape.kind.step_ms
             tiers = lane_tiers(latency_share, limit_ms, single_stream_ms=stream_ms)
             overlay = SyntheticTenants(
                 tenants=tenants,
                 zipf=zipf,
                 tiers=tiers,
                 seed=seed,
-                kv_tokens=calibration.kv_tokens,
-                weights={name: tenant.weight for name, tenant in read.tenants.items()},
+                kv_tokens=kv_tokens,
+                weights={**fleet.drawn_weights(weights, tenants), **read.weights},
             )
-            overlay = fleet.with_weights(overlay, weights)
-            if any(each is not None for each in (gateways, shards, store_us, link_ms, workers_as)):
-                kind = RowsShape.like(calibration, rows) if workers_as is None else RowsShape.parse(workers_as)
-                shape = FleetShape(
-                    workers=workers,
-                    gateways=1 if gateways is None else gateways,
-                    shards=1 if shards is None else shards,
-                    kind=kind,
-                    times=StoreTimes() if store_us is None else StoreTimes.parse(store_us),
-                    link_ms=LINK_MS if link_ms is None else link_ms,
-                )
-                print_left_out(read, rows, part)
-                fleet.run(rows, overlay, shape, loads, copies=copies, seed=seed, trace=trace.name, json_file=json_file)
-                return
-            scenario = Scenario(
-                rows=copy_rows(rows, copies, seed),
-                overlay=overlay,
-                calibration=calibration,
-                workers=workers,
-                seed=seed,
-            )
-        report.check(json_file, plots)
         print_left_out(read, rows, part)
+        if shape is not None:
+            if plots is not None:
+                raise CommandError("--plots draws nothing of a fleet: use --json")
+            fleet.run(rows, overlay, shape, loads, copies=copies, seed=seed, trace=trace.name, json_file=json_file)
+            return
+        with refusals():
+            scenario = Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=workers, seed=seed)
+        report.check(json_file, plots)
         runs = _run(scenario, loads)
         report.write(scenario, trace.name, runs, json_file, plots, plots_as)
         report.show(runs)

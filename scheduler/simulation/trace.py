@@ -111,6 +111,10 @@ class Trace:
     bad: BadRows
     tenants: dict[str, TraceTenant] = field(default_factory=dict)
 
+    @property
+    def weights(self) -> dict[str, float]:
+        return {name: tenant.weight for name, tenant in self.tenants.items()}
+
     def demand(self) -> list[TraceRow]:
         """Return the requests that need workers, without those rejected by a tenant's own limit. Requests without
         output get the lane's median. Raises TraceError if there are none."""

@@ -40,15 +40,15 @@ class CallTime(NamedTuple):
         return (self.base_us + self.job_us * jobs) / 1e3
 
 
-# Medians on an idle Valkey 8 and one core of an EPYC server; docs/scaling.md has the command. `turn` is the sum of the
-# calls that it replaces: `report`, `take` and `forget`.
+# Medians of `python -m benchmarks.costs.times` (docs/scaling.md). `turn` is the sum of the calls that it replaces:
+# `report`, `take` and `forget`, with and without several jobs.
 MEASURED: Mapping[Call, CallTime] = {
-    Call.RESERVE: CallTime(107.0),
-    Call.PUT: CallTime(192.0),
-    Call.TURN: CallTime(272.0, 49.0),
-    Call.SETTLE: CallTime(107.0),
-    Call.RENEW: CallTime(53.0, 0.4),
-    Call.BEAT: CallTime(40.0),
+    Call.RESERVE: CallTime(83.0),
+    Call.PUT: CallTime(190.0),
+    Call.TURN: CallTime(210.0, 49.0),
+    Call.SETTLE: CallTime(82.0),
+    Call.RENEW: CallTime(44.0, 0.4),
+    Call.BEAT: CallTime(34.0),
 }
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _PART = re.compile(rf"(?:(\w+)=)?{_NUMBER}(?:\+{_NUMBER})?")
