@@ -2,6 +2,7 @@
 
     simulate.py         `simulate`: runs the real scheduler in virtual time over a trace
     simulate_report.py  its tables, JSON and plots
+    fleet.py            the fleet of `simulate --gateways --shards`
     advise.py           `advise`: workers, targets and settings for a trace
     advise_report.py    its tables and JSON
     record.py           `record`: collects what gateways record into one trace

@@ -6,6 +6,7 @@
     share_floor.py    the account of a lane's share floor
     prefix_affinity.py  the worker that probably has a prompt's prefix cached
     rooms.py          free capacity of workers, and the worker called for a new job
+    shards.py         one queue divided over several shards, for the simulation of a fleet
     promises.py       time guaranteed by all gateways together
     types.py          arguments, results, errors and limits that both queues share
     redis_queue.py    every call, one function of `lua/` each

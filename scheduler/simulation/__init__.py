@@ -12,6 +12,7 @@
     advice.py                alternative settings, and the requests that they reject or delay
     headroom.py              how close tenants came to their limits in a recorded trace
     results.py               latencies, attainment, goodput and service gaps
+    fleet/                   many workers of fixed steps, with gateways, the store's cores and the queue's shards
 
 Used by `fairlane simulate` and `advise`, the gateway's child process for the console, the benchmarks and tests; a
 worker's `/costs` is a `calibration.py` document. Never imports gateway, worker or quotas, and never sleeps."""
