@@ -35,11 +35,18 @@ class Process:
     log: Path
     running: subprocess.Popen[bytes] | None = None
     python: str = sys.executable
+    directory: Path | None = None
+    """Where it runs, if not where the tests do."""
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
-                [self.python, *self.command], env=self.environ, stdout=log, stderr=log, preexec_fn=die_with_parent()
+                [self.python, *self.command],
+                env=self.environ,
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent(),
             )
 
     def kill(self) -> None:
