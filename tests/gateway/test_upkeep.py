@@ -116,7 +116,7 @@ async def test_a_further_idle_gateway_costs_the_same_however_many_models_and_ten
         """Rounds are the test's."""
 
     monkeypatch.setattr(delivery, "every", nothing)
-    async with topology.client(valkey_url) as store:
+    async with topology.client(topology.one_server(valkey_url)) as store:
         few = [await commands(store, gateways=count, models=IDLE_PER_ROUND, roots=2) for count in (1, 2, 6)]
         many = [await commands(store, gateways=count, models=5 * IDLE_PER_ROUND, roots=20) for count in (1, 2, 6)]
 

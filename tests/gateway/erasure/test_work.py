@@ -74,7 +74,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(valkey: EmbeddedStore, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with topology.client(valkey.url) as client:
+    async with topology.client(topology.one_server(valkey.url)) as client:
         await client.flushall()
         yield Bench(client, tmp_path)
 

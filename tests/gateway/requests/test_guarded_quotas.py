@@ -15,13 +15,14 @@ from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.connections import server
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.outage_bench import DONE, SHARE, Bench, ask
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def bench(store_url: str) -> AsyncIterator[Bench]:
-    store = server(store_url, timeout_s=20.0, limit=4)
+    store = server(topology.one_master(store_url), timeout_s=20.0, limit=4)
     yield Bench(store)
     await store.aclose()
 

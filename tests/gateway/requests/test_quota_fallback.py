@@ -14,13 +14,14 @@ from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.connections import ServerConnections, server
 from tests.support.gateway.outage_bench import DONE, SHARE, Bench, ask
 from tests.support.quotas.house import CLOCK_KEY, CLOCK_LUA, START_MS
+from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def connected(valkey_url: str) -> AsyncIterator[ServerConnections]:
-    store = server(valkey_url, timeout_s=20.0, limit=4)
+    store = server(topology.one_master(valkey_url), timeout_s=20.0, limit=4)
     yield store
     await store.aclose()
 

@@ -25,6 +25,7 @@ from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.hand_worker import SAID as SAID
 from tests.support.gateway.hand_worker import HandWorker
 from tests.support.quick_stop import QuickStop
+from tests.support.store import topology
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -178,9 +179,7 @@ async def gateway(
     resources = Resources(chosen, processor, slicing=slicing)
     server = QuickServer(configure(chosen, resources), resources)
     serving = asyncio.create_task(server.serve())
-    # No socket_timeout: redis-py would send under asyncio.wait_for, which can lose the worker's cancellation.
-    connected = connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)
-    store = connected.short
+    store = topology.client(direct or chosen.store_url)
     await until(lambda: server.started or serving.done())
     served = Served(resources, server, serving, HandWorker(store, lease_ms=round(chosen.lease_s * 1e3)), store)
     try:
@@ -188,7 +187,7 @@ async def gateway(
     finally:
         if not serving.done():
             await served.stop()
-        await connected.aclose()
+        await store.aclose()
 
 
 @asynccontextmanager
