@@ -190,7 +190,7 @@ async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout
     async with rollout.worker(OLD, "old", taking=False) as old:
         running = await rollout.asked(old)
     async with rollout.worker(NEW, "new", limit=2) as new:
-        await until(lambda: [len(made) for made in new.produced.values()] == [2])
+        await until(lambda: rollout.jobs[0].choices[0].published == 2)
         running.cancel()
         await until(lambda: len(new.cancelled) == 1)
         await rollout.served.landed()

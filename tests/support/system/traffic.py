@@ -179,7 +179,8 @@ class Fleet:
 
     async def check(self, answers: Sequence[Answer]) -> None:
         """Fail unless each request has ended, whole ones are alike, and each was charged once for what it delivered."""
-        assert [each for each in answers if not each.end] == []
+        endless = [each for each in answers if not each.end]
+        assert not endless, endless
         for length in {each.max_tokens for each in answers}:
             assert len({each.text for each in answers if each.is_whole and each.max_tokens == length}) <= 1
         async with topology.client(self.url) as client:
@@ -191,10 +192,10 @@ class Fleet:
                     assert time.monotonic() < expires_s
                     await asyncio.sleep(0.1)
                     (status,) = await quotas.statuses(tenant, tenant)
-                entries = await Ledger(client).entries(tenant, tenant)
+                entries = await Ledger(client).entries(tenant, tenant, limit=10_000)
                 assert max(Counter(each.reservation_id for each in entries).values()) == 1
                 charged = {each.reservation_id: each.output_tokens for each in entries}
                 mine = [each for each in answers if each.tenant == tenant]
                 wrong = [each for each in mine if each.is_whole and charged.get(each.booking) != each.tokens]
-                assert [(each.booking, each.tokens, charged.get(each.booking)) for each in wrong] == []
+                assert not wrong, [(each.booking, each.end, each.tokens, charged.get(each.booking)) for each in wrong]
                 assert status.used == sum(each.prompt_tokens + each.output_tokens for each in entries)
