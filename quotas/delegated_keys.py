@@ -56,7 +56,8 @@ class DelegatedKeys:
         found = None if root is None else await self._keys.identity(root, tenant_id, key_id)
         if found is None:
             if root is not None and await self._keys.has_key(root, key_id):
-                return None  # revoked
+                # Revoked, unless another gateway has written it since the first look.
+                return await self._keys.identity(root, tenant_id, key_id)
             return await self._make(delegation)
         if self._applied.get(key_id) != delegation:
             found = await self._apply(delegation, found)

@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.api_keys import KEY_WAY, ApiKey, KeyStore, Scopes
-from fairlane.quotas.audit import Audit
+from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.delegated_keys import DelegatedKeys, Delegation
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.tenants import Tenant, TenantStore
@@ -34,6 +34,35 @@ async def test_a_way_has_one_key_however_many_gateways_come_on_it_first(
     assert (key.via, key.limits) == (WAY.via, WAY.limits)
     entries = [(entry.actor, entry.action) for entry in await Audit(store).list()]
     assert entries == [("gateway", "key.create")]
+
+
+async def test_a_key_that_another_gateway_makes_meanwhile_does_not_count_as_revoked(
+    store: redis.asyncio.Redis, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = DelegatedKeys(store), DelegatedKeys(store)
+    has_key, put = KeyStore.has_key, KeyStore.put
+
+    async def made_meanwhile(keys: KeyStore, root: str, key_id: str) -> bool:
+        """Let the quick gateway, which has written the way, write the key after the slow one looked for it."""
+        making.set()
+        await other
+        return await has_key(keys, root, key_id)
+
+    async def later(keys: KeyStore, tenant: Tenant, key: ApiKey, note: Note) -> None:
+        begun.set()
+        await making.wait()
+        await put(keys, tenant, key, note)
+
+    begun, making = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(KeyStore, "put", later)
+    other = asyncio.create_task(quick.identity(WAY))
+    await begun.wait()
+    monkeypatch.setattr(KeyStore, "has_key", made_meanwhile)
+
+    found = await slow.identity(WAY)
+
+    assert found is not None
+    assert found.key.id == WAY.key_id
 
 
 async def test_other_ways_and_other_tenants_have_other_keys() -> None:
