@@ -112,7 +112,7 @@ async def commands(store: redis.asyncio.Redis, *, gateways: int, models: int, ro
 async def test_a_further_idle_gateway_costs_the_same_however_many_models_and_tenants_there_are(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(period_s: float, what: str, work: Callable[[], object]) -> None:
+    async def nothing(period_s: float, what: str, work: Callable[[], object], **_: object) -> None:
         """Rounds are the test's."""
 
     monkeypatch.setattr(delivery, "every", nothing)
