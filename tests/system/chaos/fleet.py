@@ -42,23 +42,24 @@ class Member:
     directory: Path
     running: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
-    is_stopped: bool = False
 
     @property
     def log(self) -> Path:
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
-        self.started_s, self.is_stopped = time.monotonic(), False
+        self.started_s, dies = time.monotonic(), die_with_parent()
+
+        def prepare() -> None:
+            dies()
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until it reports its state on this signal
+
         with self.log.open("ab") as log:
-            self.running = subprocess.Popen(
-                self.command, env=self.environ, stdout=log, stderr=log, preexec_fn=die_with_parent()
-            )
+            self.running = subprocess.Popen(self.command, env=self.environ, stdout=log, stderr=log, preexec_fn=prepare)
 
     def send(self, number: signal.Signals) -> None:
         if self.running is not None:
             self.running.send_signal(number)
-            self.is_stopped = number is signal.SIGSTOP or (self.is_stopped and number is not signal.SIGCONT)
 
     def kill(self) -> None:
         if self.running is not None:
@@ -76,10 +77,10 @@ class Member:
         """Return the sizes of the process's tables."""
         path, found = Path(self.environ[members.STATE]), dict[str, int]()
         _drop(path)
-        self.send(signal.SIGUSR1)
         async with asyncio.timeout(10.0):
             while not found:
-                await asyncio.sleep(0.02)
+                self.send(signal.SIGUSR1)
+                await asyncio.sleep(0.05)
                 found = _read(path)
         return found
 

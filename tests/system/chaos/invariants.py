@@ -122,9 +122,9 @@ def compare(
     failed = [each for each in request.tries if "internal_error" in each.ended]
     if failed and not lossy:
         violated(f"an internal error: {request}")
-    dead = {name for strike in hits for name in strike.hurt}
-    own = {f"gateway{each.gateway}" for each in request.tries}
-    gateway_lost, worker_lost = bool(dead & own), any(name.startswith("worker") for name in dead)
+    killed = {name for strike in hits if strike.what.startswith("kill") for name in strike.hurt}
+    gateway_lost = any(f"gateway{each.gateway}" in killed for each in request.tries)
+    worker_lost = any(name.startswith("worker") for strike in hits for name in strike.hurt)
     if total < delivered:
         missing = delivered - total
         if lossy:
