@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from fairlane.scheduler.protocol.block_map import BlockMap
+from fairlane.scheduler.queue import registry
 from tests.support.worker.scripted import ScriptedRunner, job
 from tests.support.worker.serving import LIMIT_S, QUEUE, Worker, gateway, working
 
@@ -40,7 +41,8 @@ async def test_a_worker_that_is_watched_tells_whose_its_blocks_are(valkey_url: s
     assert all((found.tenants[tenant], found.lanes[lane]) == ("tenant", "latency") for _, tenant, lane, _ in running)
 
 
-async def test_the_map_goes_when_nobody_watches_any_more(valkey_url: str) -> None:
+async def test_the_map_goes_when_nobody_watches_any_more(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "BLOCKS_TTL_MS", 3_000)
     async with working(valkey_url) as worker:
         await worker.status()
         await worker.registry.watch_blocks(QUEUE, worker.worker_id, 1)

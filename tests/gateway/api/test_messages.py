@@ -297,7 +297,7 @@ async def test_a_stream_that_cannot_go_on_ends_with_an_error_event(served: Serve
 
     async def hear_all() -> None:
         async with sdk(served) as client:
-            stream = await client.messages.create(**BODY, stream=True, extra_body={"deadline_ms": 3_000})
+            stream = await client.messages.create(**BODY, stream=True, extra_body={"deadline_ms": 1_500})
             async for _ in stream:
                 pass
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -11,8 +12,7 @@ import pytest
 from openai.types import Batch
 from openai.types.responses import Response
 
-from fairlane.gateway.batches import batch as batches
-from fairlane.gateway.batches import line_runner
+from fairlane.gateway.batches import line_runner, open_batch
 from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES
 from fairlane.gateway.batches.results import OutputFiles
@@ -30,8 +30,6 @@ from tests.support.gateway.response_events import RESPONSES
 from tests.support.gateway.served import CHAT, COMPLETIONS, WAIT_S, Served, serving, until
 
 pytestmark = pytest.mark.anyio
-
-WINDOW_S = 6
 
 
 async def counts(batch: Batch) -> tuple[int, int, int]:
@@ -234,13 +232,19 @@ async def test_a_deleted_tenants_batch_ends_as_cancelled(served: Served, monkeyp
     assert 'fairlane_gateway_batch_lines_total{outcome="failed"}' not in metrics
 
 
+an_hour_later = SimpleNamespace(time=lambda: time.time() + 3_600, monotonic=time.monotonic)
+
+
 async def test_what_has_not_run_in_the_window_expires(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_runner, "LANDING_S", 0.1)
     await served.tenant()
     served.worker.limit = 4
     content = lines(2) + lines(3, max_tokens=8, ignore_eos=True).replace(b"line-", b"slow-")
     async with served.sdk() as client:
-        batch = await ended(client, await short(served, client, content))
+        batch = await begun(client, content, completion_window="1h")
+        await answered(client, batch, 2)
+        monkeypatch.setattr(open_batch, "time", an_hour_later)
+        batch = await ended(client, batch)
         found = await results(client, batch.output_file_id)
         errors = await results(client, batch.error_file_id)
 
@@ -249,26 +253,6 @@ async def test_what_has_not_run_in_the_window_expires(served: Served, monkeypatc
     assert {each["error"]["code"] for each in errors.values()} == {"batch_expired"}
     assert set(errors) == {"slow-0", "slow-1", "slow-2"}
     assert all(each["response"] is None for each in errors.values())
-
-
-async def short(served: Served, client: openai.AsyncOpenAI, content: bytes) -> Batch:
-    """A batch whose window ends in some seconds, as the API allows none."""
-    kept = await client.files.create(file=content, purpose="batch")
-    now_s = int(time.time())
-    key_id = next(iter(served.keys.values())).split("-")[1]
-    asked = batches.Batch(
-        id=batches.new_id(),
-        tenant="acme",
-        key_id=key_id,
-        endpoint=COMPLETIONS,
-        input_file_id=kept.id,
-        completion_window="1h",
-        created_at=now_s,
-        expires_at=now_s + WINDOW_S,
-        output_expires_s=3_600,
-    )
-    assert await served.resources.batches.records.create("acme", asked, 1, tenant_limit=None, key_limit=None) is None
-    return await client.batches.retrieve(asked.id)
 
 
 async def test_a_batch_uses_none_of_what_is_there_for_people(served: Served) -> None:
