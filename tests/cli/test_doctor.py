@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from fairlane.cli import main as cli
 from fairlane.cli.doctor import machine
 from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.store import schema
 from tests.support.gateway.commands_bench import gateway
 
 pytestmark = pytest.mark.slow
@@ -69,6 +70,18 @@ def test_a_store_that_drops_what_it_is_given_is_a_fault(valkey: EmbeddedStore) -
     assert findings["store memory"]["state"] == "fail"
     assert "noeviction" in findings["store memory"]["advice"]
     assert findings["store persistence"]["state"] == "warn"
+
+
+def test_a_store_of_a_much_later_release_is_a_fault_and_an_empty_one_stays_empty(valkey_url: str) -> None:
+    with redis.from_url(valkey_url) as client:
+        run("-o", "json", FAIRLANE_REDIS_URL=valkey_url)
+        assert client.keys() == []
+        client.set(schema.KEY, f"{schema.SCHEMA + 2} {schema.SCHEMA + 1}")
+
+        findings = found(run("-o", "json", FAIRLANE_REDIS_URL=valkey_url))
+
+    assert findings["store schema"]["state"] == "fail"
+    assert "too new" in findings["store schema"]["found"]
 
 
 def test_a_store_that_does_not_answer_is_a_fault_without_its_password() -> None:
