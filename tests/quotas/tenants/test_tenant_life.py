@@ -13,6 +13,7 @@ from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import AccessDenied, Denied
 from fairlane.quotas.tenants import TenantNotFound, TenantStore
 from tests.support.quotas.house import ask, charge
+from tests.support.store import topology
 from tests.support.store.watched import Killed, Killer, WatchedRedis
 
 pytestmark = pytest.mark.anyio
@@ -147,7 +148,7 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
 
 async def commands_of(store: redis.asyncio.Redis) -> int:
     """How many commands the store has executed so far, those of scripts too."""
-    return sum(each["calls"] for each in (await store.info("commandstats")).values())
+    return topology.commands(await store.info("commandstats"))
 
 
 async def test_a_tenant_of_many_keys_is_deleted_in_one_step_and_its_keys_in_bounded_ones(

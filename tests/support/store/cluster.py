@@ -1,4 +1,4 @@
-"""Three masters of a Redis Cluster as processes on loopback, for tests of what happens to slots and nodes."""
+"""Three masters of a Redis Cluster as processes on loopback, for tests of moving slots and dying nodes."""
 
 import subprocess
 import time
@@ -18,7 +18,7 @@ MASTERS = 3
 
 
 class Masters:
-    """What a dead one held is away until it is back, or until the replica stands in that `follow` made."""
+    """The masters. Slots of a dead one are unavailable until it restarts, or its replica (`follow`) takes over."""
 
     def __init__(self, directory: Path, binary: str) -> None:
         self._directory = directory
@@ -29,7 +29,7 @@ class Masters:
 
     @property
     def url(self) -> str:
-        """What a process of ours is told; the first node that it names does not exist."""
+        """Return the store's URL. The first node that it names does not exist."""
         return f"redis+cluster://127.0.0.1:1,127.0.0.1:{self.ports[1]}"
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class Masters:
             self.follow(port)
 
     def begin(self) -> None:
-        """Start them and say who holds what; it takes them two seconds to `agree`."""
+        """Start the masters and assign their slots. They need two seconds to `agree`."""
         for port in self.ports:
             self._spawn(port)
         share = -(-REDIS_CLUSTER_HASH_SLOTS // MASTERS)
@@ -58,16 +58,16 @@ class Masters:
             process.wait()
 
     def kill(self, port: int) -> None:
-        """Without a word."""
+        """Kill a node's process."""
         self._processes[port].kill()
         self._processes[port].wait()
 
     def restart(self, port: int) -> None:
-        """With what it held; it takes it two seconds to be let in again."""
+        """Start a killed node with its data. The others accept it after two seconds."""
         self._spawn(port)
 
     def follow(self, master: int) -> None:
-        """Give a master a replica that has all it holds."""
+        """Add a replica to a master, and return once it has all data and all nodes know it."""
         replica = free_port()
         self._buses[replica] = free_port()
         self._spawn(replica)
@@ -77,7 +77,7 @@ class Masters:
         wait_for(lambda: all(self._knows_replica(port, replica) for port in self.ports))
 
     def holder(self, key: str) -> int:
-        """The port of the node that holds a key's slot now."""
+        """Return the port of the node that holds a key's slot."""
         slot = key_slot(key.encode())
         alive = next(port for port in self.ports if self._processes[port].poll() is None)
         for first, last, (_, port, *_), *_ in self.ask(alive, "CLUSTER", "SLOTS"):
@@ -86,17 +86,17 @@ class Masters:
         raise AssertionError(key)
 
     def begin_move(self, slot: int, source: int, target: int) -> None:
-        """From now on new keys of the slot are the target's."""
+        """Begin to migrate a slot: the target gets its new keys."""
         self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self._id(source))
         self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self._id(target))
 
     def move_keys(self, slot: int, source: int, target: int, most: int = 1_000) -> None:
-        """At most so many keys of the slot."""
+        """Migrate at most this many keys of the slot."""
         for key in self.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, most):
             self.ask(source, "MIGRATE", "127.0.0.1", target, key, 0, 5_000)
 
     def end_move(self, slot: int, source: int, target: int) -> None:
-        """The slot is the target's."""
+        """Assign the slot to the target."""
         for port in (target, source, *self.ports):
             self.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", self._id(target))
 
@@ -106,7 +106,7 @@ class Masters:
             self.ask(port, "FLUSHALL")
 
     def ask(self, port: int, *command: Any) -> Any:
-        """One command to one node, as it is answered."""
+        """Run one command on one node and return its reply, not converted."""
         with redis.Redis(port=port, socket_timeout=WAIT_S) as client:
             client.response_callbacks.clear()
             return client.execute_command(*command)
@@ -116,7 +116,7 @@ class Masters:
         return found
 
     def agree(self) -> None:
-        """Return once all know who holds what."""
+        """Return once all nodes know all slots."""
         wait_for(lambda: all(self._is_whole(port) for port in self.ports))
 
     def _meet(self, port: int) -> None:
@@ -154,7 +154,7 @@ class Masters:
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """Ask again and again; an error is a no."""
+    """Return once the condition holds; an error of the store means that it does not."""
     expires_s = time.monotonic() + WAIT_S
     while True:
         with suppress(redis.RedisError):

@@ -29,6 +29,8 @@ if KIND not in KINDS:
     raise ValueError(f"FAIRLANE_TEST_STORE is {KIND!r}, not one of {', '.join(KINDS)}")
 LIMIT = 50
 TIMEOUT_S = 20.0
+# Commands of replicas and Sentinels, and those that find out which node has a slot.
+_BETWEEN_SERVERS = {"cluster", "ping", "psync", "publish", "replconf", "subscribe"}
 # Commands that a test's client of a Cluster sends to every master.
 _EVERYWHERE = {"ACL", "CLIENT", "CONFIG", "DBSIZE", "FLUSHALL", "FUNCTION", "INFO", "KEYS", "SCRIPT"}
 
@@ -67,6 +69,12 @@ def running(directory: Path, binary: str) -> Iterator[EmbeddedStore]:
         yield cast(EmbeddedStore, SharedStore(servers))
     finally:
         servers.stop()
+
+
+def commands(stats: dict[str, Any]) -> int:
+    """Return how many commands a store has executed, those in scripts included, by its `INFO commandstats`."""
+    names = {name: name.removeprefix("cmdstat_").partition("|")[0] for name in stats}
+    return sum(each["calls"] for name, each in stats.items() if names[name] not in _BETWEEN_SERVERS)
 
 
 def one_server(url: str) -> str:

@@ -196,6 +196,8 @@ class Fleet:
                 assert max(Counter(each.reservation_id for each in entries).values()) == 1
                 charged = {each.reservation_id: each.output_tokens for each in entries}
                 mine = [each for each in answers if each.tenant == tenant]
+                delivered = {each.booking: each.tokens for each in mine}
+                assert {name: count for name, count in charged.items() if count > delivered.get(name, 0)} == {}
                 wrong = [each for each in mine if each.is_whole and charged.get(each.booking) != each.tokens]
                 assert not wrong, [(each.booking, each.end, each.tokens, charged.get(each.booking)) for each in wrong]
                 assert status.used == sum(each.prompt_tokens + each.output_tokens for each in entries)
