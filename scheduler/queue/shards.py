@@ -93,9 +93,9 @@ class ShardCounters(Counters):
         return self._now_ms < self._contended_until_ms
 
     def floor(self, backlogged: Iterable[str]) -> float:
-        least = min(map(self.value, backlogged), default=None)
-        if least is not None:
-            return least
+        values = [self._values.get(tenant, 0.0) for tenant in backlogged]
+        if values:
+            return min(values)
         return self._others if self._is_contended else max(self._others, super().floor(()))
 
     def lift(self, tenant: str, backlogged: Iterable[str]) -> float:

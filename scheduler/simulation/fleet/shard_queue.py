@@ -11,7 +11,9 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.shards import LaneFloor, LaneHead, ShardCounters
+from fairlane.scheduler.queue.take_order import Order
 from fairlane.scheduler.queue.types import Progress
+from fairlane.store.bounds import PER_CALL
 
 # Name of all gateways: the simulation knows each job's own.
 GATEWAY = "gateway"
@@ -90,11 +92,12 @@ class ShardQueue(LaneQueue):
                 places.counters.receive(floor, now_ms)
 
     def _lease(self, now_ms: int, worker: int) -> list[Lease]:
-        rows = self._rows.get(worker, 0)
+        """Lease to a worker as `take` does, but look no further once its rows are full."""
+        rows, leases = self._rows.get(worker, 0), list[Lease]()
         if not (rows and self.queued):
-            return []
-        kv_tokens = self._shape.kv_tokens
-        lanes = self._book.places
+            return leases
+        self._expire(now_ms)
+        lanes, kv_tokens = self._book.places, self._shape.kv_tokens
         capacity = Capacity(
             sequences=dict.fromkeys(lanes, rows),
             kv_tokens=dict.fromkeys(lanes, kv_tokens),
@@ -102,8 +105,11 @@ class ShardQueue(LaneQueue):
             max_sequences=self._shape.rows,
             pool_tokens=kv_tokens,
         )
-        leases = self.take(now_ms, str(worker), capacity)
-        self._offer(worker, rows - sum(lease.job.n for lease in leases))
+        order = Order(self._places, self._book.entries, capacity, now_ms, suspect=False)
+        while rows > 0 and len(leases) < PER_CALL and (entry := order.pick()) is not None:
+            leases.append(self._book.lease(entry, str(worker), now_ms))
+            rows -= entry.job.n
+        self._offer(worker, rows)
         return leases
 
     def _offer(self, worker: int, rows: int) -> None:
