@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
-from fairlane.scheduler.planner.steps import StepFeatures, require
+from fairlane.scheduler.planner.steps import require
+from fairlane.scheduler.protocol.lanes import LATENCY
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.types import Progress
 from fairlane.scheduler.simulation.calibration import Calibration
@@ -49,16 +50,17 @@ class RowsShape:
 
     @classmethod
     def like(cls, calibration: Calibration, rows: Sequence[TraceRow]) -> Self:
-        """Return a worker as fast as a calibrated one that is full of these requests: as many rows as its KV holds of
-        their mean size, and the step that such rows and their prompts take."""
+        """Return a worker as fast as a calibrated one that is busy with requests of this mean size: as many rows as KV
+        and the latency lane's pace allow, and the step that they and their prompts take."""
         prompt = sum(row.prompt_tokens for row in rows) / len(rows)
         output = sum(row.output_tokens for row in rows) / len(rows)
-        used = max(1, min(calibration.max_sequences, int(calibration.kv_tokens / (prompt + output))))
-        prefill = used * prompt / output
-        attention = prefill * prompt / 2.0
-        features = StepFeatures(used, round(prefill), round(used * (prompt + output / 2.0)), round(attention))
-        step_ms = calibration.step_ms(features) + calibration.overhead_ms
-        return cls(rows=used, step_ms=step_ms, step_tokens=calibration.max_step_tokens)
+        base_ms = calibration.step[0] + calibration.overhead_ms
+        _, per_row, token, context, pair = calibration.step
+        # A row's own token, and the prompt tokens that are computed for each token of an output.
+        row_ms = per_row + context * (prompt + output / 2.0) + prompt / output * (token + pair * prompt / 2.0)
+        in_pace = (LATENCY.tpot_on(calibration.single_stream_ms) - base_ms) / row_ms if row_ms else MAX_ROWS
+        used = max(1, int(min(calibration.max_sequences, calibration.kv_tokens / (prompt + output), in_pace)))
+        return cls(rows=used, step_ms=base_ms + used * row_ms, step_tokens=calibration.max_step_tokens)
 
     def chats_per_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return how many chats of this size a busy worker serves."""

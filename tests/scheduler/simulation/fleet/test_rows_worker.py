@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairlane.scheduler.protocol.lanes import LATENCY
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.simulation.calibration import preset
 from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape, RowsWorker
@@ -57,9 +58,10 @@ def test_progress_is_reported_once() -> None:
 
 def test_a_shape_is_read_or_derived_from_a_calibrated_worker() -> None:
     assert RowsShape.parse("rows=8,step_ms=12.5") == RowsShape(rows=8, step_ms=12.5)
-    like = RowsShape.like(preset("h100-8b"), [TraceRow(1, 0.0, 1_000, 200)])
-    assert like.rows == 256
-    assert 10.0 < like.step_ms < 100.0
+    hardware, rows = preset("h100-8b"), [TraceRow(1, 0.0, 1_000, 200)]
+    like = RowsShape.like(hardware, rows)
+    assert 20 < like.rows < 100
+    assert 0.9 * LATENCY.tpot_on(hardware.single_stream_ms) < like.step_ms <= LATENCY.tpot_on(hardware.single_stream_ms)
 
 
 @pytest.mark.parametrize("text", ["", "rows", "rows=0", "lines=4", "step_ms=-1"])
