@@ -39,7 +39,9 @@ def simulate(
             help="Output of `fairlane record`; CSV: arrival_s,prompt_tokens,output_tokens; or Mooncake's format.",
         ),
     ] = None,
-    workers: Annotated[int, Option(help="Number of workers, 1 to 1000; more than one share the global queue.")] = 1,
+    workers: Annotated[
+        int, Option(help="Number of workers, 1 to 1000 (10000 in a fleet); several share the global queue.")
+    ] = 1,
     tenants: Tenants = 8,
     zipf: Zipf = 1.0,
     latency_share: LatencyShare = 0.3,

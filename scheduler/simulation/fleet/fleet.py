@@ -240,20 +240,26 @@ class Fleet:
     def _end(self, member: _Member) -> None:
         by_shard: defaultdict[int, list[Progress]] = defaultdict(list)
         for job in member.rows.end(self.now_ms):
-            arrival, record = self._ended(job)
+            arrival = self._ended(job)
             progress = job.progress(self.now_ms, self.shape.kind.step_ms, Outcome.FINISHED)
             assert progress is not None  # noqa: S101 - it has all its tokens
             self.service[arrival.lane, arrival.tenant] += progress.cost
-            record.computed = arrival.prompt_tokens + record.tokens
             by_shard[job.shard].append(progress)
         for shard, ended in by_shard.items():
             self._turn(member, shard, ended)
 
-    def _ended(self, job: RunningJob) -> tuple[Arrival, Record]:
-        record = self.records[job.lease.job.job_id]
-        record.tokens = record.arrival.choices * job.output_tokens
-        self._close(record.arrival.job_id, Outcome.FINISHED, job.end_ms + self.shape.link_ms, job.shard)
-        return record.arrival, record
+    def _ended(self, job: RunningJob) -> Arrival:
+        record, link_ms = self.records[job.lease.job.job_id], self.shape.link_ms
+        arrival, first_ms = record.arrival, job.first_ms + link_ms
+        record.produced(0, first_ms)
+        if job.output_tokens > 1:
+            step_ms = self.shape.kind.step_ms
+            record.produced_at(1, [first_ms + index * step_ms for index in range(1, job.output_tokens)])
+        record.tokens *= arrival.choices
+        record.late_tokens *= arrival.choices
+        record.computed = arrival.prompt_tokens + record.tokens
+        self._close(arrival.job_id, Outcome.FINISHED, job.end_ms + link_ms, job.shard)
+        return arrival
 
     def _turn(self, member: _Member, shard: int, ended: Sequence[Progress]) -> None:
         """Report ends to their shard, and offer the free rows there or to another one."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -90,7 +90,7 @@ class StoreCore:
         self.busy_ms = 0.0
         self.longest_ms = 0.0
         # By second of virtual time, the time for which it was busy in calls that began then.
-        self.busy_by_second: Counter[int] = Counter()
+        self.busy_by_second: defaultdict[int, float] = defaultdict(float)
         self._times = times.times
         self._free_ms = 0.0
         self._waits: Counter[int] = Counter()
@@ -107,7 +107,7 @@ class StoreCore:
         self.calls[call] += 1
         self.busy_ms += took_ms
         self.longest_ms = max(self.longest_ms, took_ms)
-        self.busy_by_second[int(begins_ms / SECOND_MS)] += took_ms  # type: ignore[assignment]
+        self.busy_by_second[int(begins_ms / SECOND_MS)] += took_ms
         self._free_ms = begins_ms + took_ms
         return self._free_ms
 

@@ -63,8 +63,18 @@ def test_a_chat_takes_its_calls_its_links_and_its_steps() -> None:
     # reserve and put with two links each, the step of the prompt, and the link to the gateway
     assert record.ttft_ms == pytest.approx(1.0 + 1.0 + 2.0 + 1.0 + 10.0 + 0.5)
     assert record.tpot_ms == pytest.approx(10.0)
+    assert (record.tokens, record.late_tokens, record.computed) == (3, 0, 11)
     assert [fleet.cores[0].calls[call] for call in (Call.PUT, Call.TURN)] == [1, 1]
     assert [fleet.budget_cores[0].calls[call] for call in (Call.RESERVE, Call.SETTLE)] == [1, 1]
+
+
+def test_tokens_later_than_the_envelope_are_counted() -> None:
+    in_time, late = (arrival(name, output=4, ttft_ms=1e3, tpot_ms=tpot) for name, tpot in (("a", 10.0), ("b", 9.0)))
+    tight = arrival("c", output=4, ttft_ms=1.0, tpot_ms=9.0)
+
+    records = Fleet([in_time, late, tight], shape()).run()
+
+    assert [record.late_tokens for record in records.values()] == [0, 0, 4]
 
 
 def test_every_chat_ends_once_and_the_same_seed_gives_the_same_records() -> None:
