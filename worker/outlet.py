@@ -36,6 +36,9 @@ REPORT_COST = 256.0
 LINGER_S = 60.0
 # Least time to redial a lost link before its jobs return to the queue.
 LEAST_REDIAL_S = 0.25
+# A gateway that is out of reach is dialled for this many times the patience with it: three leases, after which the
+# store cancels the jobs of a dead gateway.
+REDIAL_PATIENCES = 6
 
 Report = Callable[[Sequence[Progress], str], Awaitable[set[str]]]
 Release = Callable[[Sequence[str]], Awaitable[None]]
@@ -86,19 +89,20 @@ class _Gateway:
     task: asyncio.Task[None] = field(init=False)
     # Returns its jobs to the queue while it is out of reach, or closes the link while it has none.
     timer: asyncio.TimerHandle | None = None
-    was_linked: bool = False
+    # Time that its jobs wait while it is out of reach.
+    patience_s: float = field(init=False)
     _armed: tuple[Callable[["_Gateway"], None], float] | None = None
+
+    def __post_init__(self) -> None:
+        self.patience_s = self.outlet.patience_s
 
     def arm(self) -> None:
         """Set the timer for the present state. A timer that runs is not restarted: more jobs must not postpone it."""
-        outlet, patience_s = self.outlet, self.outlet.patience_s
-        if self.was_linked:  # it may have been silent before it was lost
-            patience_s = max(LEAST_REDIAL_S, patience_s - SILENT_S)
-        armed = None
-        if not self.link.is_open:
-            armed = outlet.out_of_reach if self.streams else outlet.hang_up, patience_s
-        elif not self.streams:
-            armed = outlet.hang_up, LINGER_S
+        outlet, armed = self.outlet, None
+        if not self.streams:
+            armed = outlet.hang_up, LINGER_S if self.link.is_open else REDIAL_PATIENCES * outlet.patience_s
+        elif not self.link.is_open:
+            armed = outlet.out_of_reach, self.patience_s
         if armed == self._armed:
             return
         self.disarm()
@@ -120,7 +124,7 @@ class _Gateway:
         self.arm()
 
     def linked(self) -> None:
-        self.was_linked = True
+        self.patience_s = max(LEAST_REDIAL_S, self.outlet.patience_s - SILENT_S)  # a lost link may have been silent
         self.arm()
         self.link.send([Open(stream.number, *stream.key) for stream in self.streams.values() if not stream.is_over])
 
@@ -274,6 +278,7 @@ class Outlet:
 
     def out_of_reach(self, gateway: _Gateway) -> None:
         gateway.disarm()
+        gateway.patience_s = LEAST_REDIAL_S  # for jobs of it that this worker is given until it is linked again
         streams = list(gateway.streams.values())
         self.owner.drop_jobs([stream.key for stream in streams], f"gateway {gateway.gateway_id} cannot be reached")
         self._return(streams)

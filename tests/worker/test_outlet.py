@@ -17,7 +17,7 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
 )
 from fairlane.worker import output_stream
-from fairlane.worker.outlet import LINGER_S
+from fairlane.worker.outlet import LEAST_REDIAL_S, LINGER_S, REDIAL_PATIENCES
 from fairlane.worker.reports import Publication
 from tests.support.worker import scripted
 from tests.support.worker.outlets import PATIENCE_S, OutletWorker, World, quiet, script
@@ -589,13 +589,27 @@ def test_a_link_without_jobs_is_closed_after_a_while_and_dialled_again() -> None
     play(scenario)
 
 
+def test_a_job_that_comes_back_while_its_gateway_is_out_of_reach_returns_soon() -> None:
+    async def scenario(world: World) -> None:
+        worker = await begun(world, 2)
+        worker.link.switch(is_up=False)
+        await asyncio.sleep(PATIENCE_S + 0.1)
+        await worker.take()
+        assert world.store.records["job"].state == "leased"
+        await asyncio.sleep(LEAST_REDIAL_S + 0.1)
+        assert world.store.records["job"].state == "queued"
+        await world.finish()
+
+    play(scenario)
+
+
 def test_a_gateway_that_is_gone_is_not_redialled_once_its_jobs_have_returned() -> None:
     async def scenario(world: World) -> None:
         worker = await begun(world, 2)
         worker.link.switch(is_up=False)
         await asyncio.sleep(PATIENCE_S + 0.1)
         assert world.store.records["job"].state == "queued"
-        await asyncio.sleep(PATIENCE_S)
+        await asyncio.sleep(REDIAL_PATIENCES * PATIENCE_S)
         assert worker.outlet._gateways == {}
         await world.finish()
 
