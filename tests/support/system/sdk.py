@@ -1,8 +1,10 @@
 """What the cases with the official SDKs share: what is asked, and which fields the SDK's own types know."""
 
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import openai
 import pytest
@@ -31,6 +33,8 @@ CITY = {
 """A schema of which every instance is short."""
 
 OfField = dict[str, Any]
+T = TypeVar("T")
+AT_ONCE = 8
 
 
 def function(name: str, schema: Mapping[str, Any] = CITY, **more: Any) -> OfField:
@@ -70,6 +74,16 @@ def respond(client: openai.OpenAI, **fields: Any) -> Response:
 def response_events(client: openai.OpenAI, **fields: Any) -> list[ResponseStreamEvent]:
     """The same, streamed."""
     return list(client.responses.create(**{**RESPONDED, **fields, "stream": True}))
+
+
+@contextmanager
+def answers_to(cases: Sequence[OfField], ask: Callable[..., T]) -> Iterator[Callable[[OfField], T]]:
+    """Send a request for every case, AT_ONCE at a time; yield a function that returns the answer to one of the cases.
+
+    The model computes a batch in little more time than one request."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = {id(fields): pool.submit(ask, **fields) for fields in cases}
+        yield lambda fields: asked[id(fields)].result()
 
 
 def content(answer: ChatCompletion, index: int = 0) -> str:

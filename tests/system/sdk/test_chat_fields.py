@@ -4,7 +4,8 @@ A field that a new SDK brings is in no table here, and `test_no_field_is_left_ou
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import openai
@@ -18,6 +19,7 @@ from tests.support.system.sdk import (
     QUESTION,
     SAID,
     OfField,
+    answers_to,
     chat,
     chat_chunks,
     content,
@@ -284,14 +286,24 @@ def test_no_field_is_left_out() -> None:
     assert known - set().union(*map(used_paths, cases)) == set()
 
 
+@pytest.fixture(scope="module")
+def answer_to(client: openai.OpenAI) -> Iterator[Callable[[OfField], ChatCompletion]]:
+    with answers_to([*NEUTRAL, *(fields for fields, _ in HONOURED)], partial(chat, client)) as asked:
+        yield asked
+
+
 @pytest.mark.parametrize("fields", NEUTRAL, ids=named)
-def test_a_field_that_asks_for_nothing_changes_nothing(client: openai.OpenAI, fields: OfField) -> None:
-    assert content(chat(client, **fields)) == SAID
+def test_a_field_that_asks_for_nothing_changes_nothing(
+    answer_to: Callable[[OfField], ChatCompletion], fields: OfField
+) -> None:
+    assert content(answer_to(fields)) == SAID
 
 
 @pytest.mark.parametrize(("fields", "says"), HONOURED, ids=named)
-def test_a_field_is_honoured(client: openai.OpenAI, fields: OfField, says: Callable[[ChatCompletion], bool]) -> None:
-    answer = chat(client, **fields)
+def test_a_field_is_honoured(
+    answer_to: Callable[[OfField], ChatCompletion], fields: OfField, says: Callable[[ChatCompletion], bool]
+) -> None:
+    answer = answer_to(fields)
 
     assert says(answer), answer
 

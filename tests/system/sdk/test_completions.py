@@ -1,6 +1,7 @@
 """Plain completions: every field that the SDK's own types know, whole and streamed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import openai
 import pytest
@@ -11,6 +12,7 @@ from tests.support.system.sdk import (
     COMPLETED,
     PROMPT,
     OfField,
+    answers_to,
     complete,
     complete_chunks,
     known_paths,
@@ -72,9 +74,17 @@ def test_no_field_is_left_out() -> None:
     assert known - set().union(*map(used_paths, cases)) == set()
 
 
+@pytest.fixture(scope="module")
+def answer_to(client: openai.OpenAI) -> Iterator[Callable[[OfField], Completion]]:
+    with answers_to([fields for fields, _ in HONOURED], partial(complete, client)) as asked:
+        yield asked
+
+
 @pytest.mark.parametrize(("fields", "says"), HONOURED, ids=[str(fields) for fields, _ in HONOURED])
-def test_a_field_is_honoured(client: openai.OpenAI, fields: OfField, says: Callable[[Completion], bool]) -> None:
-    answer = complete(client, **fields)
+def test_a_field_is_honoured(
+    answer_to: Callable[[OfField], Completion], fields: OfField, says: Callable[[Completion], bool]
+) -> None:
+    answer = answer_to(fields)
 
     assert says(answer), answer
     assert (answer.object, answer.model) == ("text_completion", MODEL)

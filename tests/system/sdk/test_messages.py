@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, get_type_hints
 
 import anthropic
@@ -10,7 +11,7 @@ from anthropic.types import Message, message_count_tokens_params, message_create
 from pydantic import BaseModel
 
 from tests.support.system.harness import MODEL, Server
-from tests.support.system.sdk import BANANAS, CITY, QUESTION, SAID, OfField
+from tests.support.system.sdk import BANANAS, CITY, QUESTION, SAID, OfField, answers_to
 from tests.system.sdk.conftest import NewKey, NewTenant
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
@@ -161,16 +162,26 @@ def test_no_field_is_left_out() -> None:
     assert known - set().union(*cases) == set()
 
 
+@pytest.fixture(scope="module")
+def answer_to(claude: anthropic.Anthropic) -> Iterator[Callable[[OfField], Message]]:
+    with answers_to([*NEUTRAL, *(fields for fields, _ in HONOURED)], partial(ask, claude)) as asked:
+        yield asked
+
+
 @pytest.mark.parametrize("fields", NEUTRAL, ids=named)
-def test_a_field_that_asks_for_nothing_changes_nothing(claude: anthropic.Anthropic, fields: OfField) -> None:
-    answer = ask(claude, **fields)
+def test_a_field_that_asks_for_nothing_changes_nothing(
+    answer_to: Callable[[OfField], Message], fields: OfField
+) -> None:
+    answer = answer_to(fields)
 
     assert (text(answer), answer.stop_reason) == (SAID, "end_turn")
 
 
 @pytest.mark.parametrize(("fields", "says"), HONOURED, ids=named)
-def test_a_field_is_honoured(claude: anthropic.Anthropic, fields: OfField, says: Callable[[Message], bool]) -> None:
-    answer = ask(claude, **fields)
+def test_a_field_is_honoured(
+    answer_to: Callable[[OfField], Message], fields: OfField, says: Callable[[Message], bool]
+) -> None:
+    answer = answer_to(fields)
 
     assert says(answer), answer
 

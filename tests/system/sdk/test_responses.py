@@ -1,7 +1,8 @@
 """Responses: every field that the SDK knows, forms, conversations that go on from what was kept, and errors."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, get_type_hints
 
 import openai
@@ -10,7 +11,7 @@ from openai.types.responses import Response, response_create_params
 from pydantic import BaseModel
 
 from tests.support.system.harness import MODEL, Server
-from tests.support.system.sdk import CITY, QUESTION, RESPONDED, SAID, OfField, chat, refused, respond
+from tests.support.system.sdk import CITY, QUESTION, RESPONDED, SAID, OfField, answers_to, chat, refused, respond
 from tests.system.sdk.conftest import NewKey, NewTenant
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
@@ -153,16 +154,26 @@ def test_no_field_is_left_out() -> None:
     assert known.keys() - set().union(*cases) == set()
 
 
+@pytest.fixture(scope="module")
+def answer_to(client: openai.OpenAI) -> Iterator[Callable[[OfField], Response]]:
+    with answers_to([*NEUTRAL, *(fields for fields, _ in HONOURED)], partial(respond, client)) as asked:
+        yield asked
+
+
 @pytest.mark.parametrize("fields", NEUTRAL, ids=named)
-def test_a_field_that_asks_for_nothing_changes_nothing(client: openai.OpenAI, fields: OfField) -> None:
-    answer = respond(client, **fields)
+def test_a_field_that_asks_for_nothing_changes_nothing(
+    answer_to: Callable[[OfField], Response], fields: OfField
+) -> None:
+    answer = answer_to(fields)
 
     assert (answer.status, answer.output_text) == ("completed", SAID)
 
 
 @pytest.mark.parametrize(("fields", "says"), HONOURED, ids=named)
-def test_a_field_is_honoured(client: openai.OpenAI, fields: OfField, says: Callable[[Response], bool]) -> None:
-    answer = respond(client, **fields)
+def test_a_field_is_honoured(
+    answer_to: Callable[[OfField], Response], fields: OfField, says: Callable[[Response], bool]
+) -> None:
+    answer = answer_to(fields)
 
     assert says(answer), answer
 
