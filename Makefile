@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := $(CURDIR)/$(VENV)/engines
-# The tests that `make unit` runs.
+# The tests that `make unit` runs, and in how many processes: one more fills the time that tests wait, but loads the cores.
 TESTS := -m "not thorough"
+PROCESSES := 2
 # Two processes of tests and every server that they start import the same files: keep them compiled.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -41,7 +42,7 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev $(VENV)/.tools ## The suite alone
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(TESTS)
+	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20 $(TESTS)
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
 	$(BIN)/python -m tests.system.attacks

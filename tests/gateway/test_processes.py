@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import httpx
@@ -72,19 +73,32 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.fixture
-async def group(valkey_url: str) -> AsyncIterator[Group]:
+@asynccontextmanager
+async def both(url: str) -> AsyncIterator[Group]:
     async with (
-        serving(settings(valkey_url)) as served,
-        process(valkey_url, FAIRLANE_GATEWAY__PROCESSES="2") as (started, base),
+        serving(settings(url)) as served,
+        process(url, FAIRLANE_GATEWAY__PROCESSES="2") as (started, base),
     ):
         opened = Group(started, base, await served.tenant(), served)
         await opened.both_up()
         yield opened
 
 
-async def test_both_serve_and_either_tells_the_metrics_of_both(group: Group) -> None:
-    sent = 0
+@pytest.fixture
+async def group(valkey_url: str) -> AsyncIterator[Group]:
+    """A group of one test, which may end it."""
+    async with both(valkey_url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def lasting_group(file_url: str) -> AsyncIterator[Group]:
+    async with both(file_url) as opened:
+        yield opened
+
+
+async def test_both_serve_and_either_tells_the_metrics_of_both(lasting_group: Group) -> None:
+    group, sent = lasting_group, 0
     async with asyncio.timeout(WAIT_S):
         while len(+await group.counted("requests_total")) < 2:
             await asyncio.gather(*(group.ask() for _ in range(10)))
@@ -98,7 +112,8 @@ async def test_both_serve_and_either_tells_the_metrics_of_both(group: Group) -> 
     assert all(scrape == scrapes[0] for scrape in scrapes)
 
 
-async def test_one_that_is_killed_returns_while_the_others_stream_goes_on(group: Group) -> None:
+async def test_one_that_is_killed_returns_while_the_others_stream_goes_on(lasting_group: Group) -> None:
+    group = lasting_group
     group.served.worker.limit = 2
     async with group.client() as client, client.stream("POST", CHAT, json={**ASKED, "stream": True}) as got:
         lines = got.aiter_lines()

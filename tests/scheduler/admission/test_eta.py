@@ -109,7 +109,7 @@ Load = Callable[[LaneName], tuple[list[Arrival], int]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+@pytest.mark.parametrize("lane", [LATENCY, pytest.param(THROUGHPUT, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("load", [one_flood, several_tenants, long_outputs])
 def test_nine_of_ten_comments_are_right_to_a_factor_of_two(load: Load, lane: LaneName) -> None:
     told = told_of(*load(lane))

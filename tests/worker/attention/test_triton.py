@@ -69,7 +69,7 @@ def check(case: Case, tolerance: float = 1e-5) -> None:
     assert torch.equal(written, kept)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 8))])
 def test_rows_of_any_lengths_are_exact(seed: int) -> None:
     chooser = random.Random(seed)
     spans = [(chooser.randint(0, 90), chooser.choice((1, 1, 2, 33, 50))) for _ in range(chooser.randint(1, 5))]
