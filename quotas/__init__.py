@@ -4,6 +4,7 @@
     limits.py, sizing.py, windows.py  pure arithmetic: rules, refusals and retry times, what a request gets, windows
     redis_store.py, scripts.py        budgets in Redis, one function of `lua/` for each call
     memory_store.py, memory_levels.py the same rules in memory, for tests and for a gateway whose store is unavailable
+    escrow/                           rights that a gateway spends without a call for each request
     packing.py, keyspace.py           binary layout of limits and figures; names of Redis keys
     tenants.py, api_keys.py           what operators configure; field_checks.py validates the fields
     prices.py                         token prices by model and lane

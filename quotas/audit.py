@@ -3,6 +3,7 @@
 No script sees both the log and a root. The script of a change therefore writes its entry to an outbox in the root; its
 caller, or the upkeep if the caller was killed, moves it to the log, idempotently by the entry's id."""
 
+import asyncio
 import json
 import secrets
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fairlane.quotas import keyspace
+from fairlane.quotas.escrow.transfers import VALID_MS
 from fairlane.quotas.scripts import Database, Redis, Reply, ResponseError
 from fairlane.quotas.upkeep import ActiveRoots
 from fairlane.store.circuit_breaker import StoreAway
@@ -105,15 +107,28 @@ class AuditOutbox:
         self._roots = ActiveRoots(database)
 
     async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
+        """Make a change, and return once no gateway spends rights that the store gave it before."""
         if note is None:
-            return await self._run(script, root, *args, "", self._database.new_call())
+            reply = await self._run(script, root, *args, "", self._database.new_call())
+            await self._outlast_rights(root)
+            return reply
         await self._roots.enlist(root)
         reply = await self._run(script, root, *args, note.encoded(), self._database.new_call())
         if reply == "outbox_full":
             raise StoreUnavailable(f"{script}: entries cannot be moved to the audit log")
         with suppress(StoreUnavailable):  # the change is made, and its entry is stored
             await self.move(root)
+        await self._outlast_rights(root)
         return reply
+
+    async def _outlast_rights(self, root: str) -> None:
+        escrows, left_ms = keyspace.of_root(root) + "escrows", VALID_MS
+        with suppress(StoreUnavailable):  # then for as long as rights can last
+            newest = await self._database.call("ZRANGE", escrows, -1, -1)
+            until_ms = await self._database.call("ZSCORE", escrows, newest[0]) if newest else None
+            left_ms = 0 if until_ms is None else int(float(until_ms)) - await self._database.now_ms()
+        if left_ms > 0:
+            await asyncio.sleep(min(left_ms, VALID_MS) / 1e3)
 
     async def _run(self, script: str, root: str, *args: str | int | bytes) -> Reply:
         """Run a script, and repeat it once if no reply came: the store answers the repeat as the first call.

@@ -28,6 +28,9 @@ The keys of one root organisation share a hash tag, so that a script sees all of
                                         (sizing.lua)
         reservation:<F>      string     a reservation, packed (records.lua); a mark for 10 minutes after its end
         leases               zset       open reservations by the end of their lease, ms
+        escrow:<E>           string     rights that a gateway spends without a call, packed (escrow.lua); kept for 10
+                                        minutes after their end
+        escrows              zset       open pools by the time until which their rights may be spent, ms
         reply:<C>            string     reply to a change, by the name of its call (once.lua); expires after a minute
         audit                list       entries waiting to be moved to the audit log: time, ms, and JSON; at most 1,000
         idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,

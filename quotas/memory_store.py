@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from fairlane.quotas import keyspace, limits, sizing
+from fairlane.quotas.escrow import memory as escrow
+from fairlane.quotas.escrow.memory import MemoryPool
+from fairlane.quotas.escrow.transfers import VALID_MS, Transfer, Transferred
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
 from fairlane.quotas.memory_levels import HeldReservation, MemoryKey, MemoryOrganisation, MemoryTenant
 from fairlane.quotas.store import (
@@ -34,6 +37,8 @@ class MemoryQuotaStore:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._organisations: dict[str, MemoryOrganisation] = defaultdict(MemoryOrganisation)
+        # Rights of gateways, by root and name.
+        self._pools: dict[str, dict[str, MemoryPool]] = defaultdict(dict)
         self.ledger: list[tuple[Ask, Charge]] = []
 
     def put_tenant(
@@ -149,6 +154,24 @@ class MemoryQuotaStore:
         reservation = org.reservations.pop(reservation_id, None)
         if reservation is None:
             return Settled(first=False)
+        self._finish(org, reservation, charge, now_ms)
+        return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
+
+    async def transfer(self, order: Transfer) -> Transferred:
+        org, now_ms = self._organisations[order.root], self._now_ms()
+        return escrow.transfer(
+            org,
+            self._pools[order.root],
+            order,
+            now_ms,
+            valid_ms=VALID_MS,
+            charge=lambda reservation, input_tokens, output_tokens: _charge(
+                org, reservation, input_tokens, output_tokens, now_ms
+            ),
+            finish=lambda reservation, charge: self._finish(org, reservation, charge, now_ms),
+        )
+
+    def _finish(self, org: MemoryOrganisation, reservation: HeldReservation, charge: Charge, now_ms: int) -> None:
         held = reservation.held
         credited = reservation.credited
         charged = reservation.charged_input - credited.input + reservation.charged_output - credited.output
@@ -156,7 +179,7 @@ class MemoryQuotaStore:
         for level in reservation.levels:
             figures = org.figures[level.id]
             figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output, -held.spend))
-            figures.paused.pop(reservation_id, None)
+            figures.paused.pop(reservation.ask.reservation_id, None)
             figures.minute.slide(now_ms)
             if is_refund and not reservation.ask.is_batch:
                 figures.minute.uncount(now_ms, reservation.slice)
@@ -175,7 +198,6 @@ class MemoryQuotaStore:
             final = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
             asked = msgspec.structs.replace(reservation.ask, prices=prices)
             self.ledger.append((asked, final))
-        return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
 
     async def statuses(
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""

@@ -4,8 +4,11 @@ import struct
 from collections.abc import Iterable
 from contextlib import suppress
 
+import msgspec
+
 from fairlane.quotas import keyspace, packing
 from fairlane.quotas.audit import AuditOutbox
+from fairlane.quotas.escrow.transfers import VALID_MS, Entry, Progress, Rights, Transfer, Transferred
 from fairlane.quotas.limits import FREE, RULES, LimitStatus, Prices
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import (
@@ -137,6 +140,32 @@ class RedisQuotaStore:
         statuses = packing.statuses(rest[1:], rest[0], self._slicing) if first else None
         return Settled(first=bool(first), statuses=statuses)
 
+    async def transfer(self, order: Transfer) -> Transferred:
+        if not self._roots.is_enlisted(order.root):
+            await self._roots.enlist(order.root)
+        made, last_or_requests, *rest = await self._database.call_function(
+            "transfer",
+            keyspace.of_root(order.root),
+            *(order.pool, order.account, order.key_id, order.model, order.lane),
+            order.call,
+            order.first,
+            order.share,
+            *(order.wanted.requests, order.wanted.input, order.wanted.output),
+            VALID_MS,
+            self._lease_ms,
+            TOMBSTONE_MS,
+            self._ledger_bytes,
+            msgspec.msgpack.encode([_entry(entry) for entry in order.entries]),
+        )
+        if not made:
+            return Transferred(rights=None, call=last_or_requests)
+        input_tokens, output_tokens, now_ms, *levels = rest
+        return Transferred(
+            rights=Rights(last_or_requests, input_tokens, output_tokens),
+            call=order.call,
+            statuses=packing.statuses(levels, now_ms, self._slicing),
+        )
+
     async def book(self, ask: Ask) -> bool:
         await self._roots.enlist(ask.root)
         noted = await self._database.call_function(
@@ -166,9 +195,12 @@ class RedisQuotaStore:
         quiet = await self._roots.idle()
         for root in await self._roots.next_batch():
             try:
-                open_count, lapsed, waiting = await self._database.run(
+                open_count, lapsed, waiting, pools, until_ms = await self._database.run(
                     "expired", keyspace.of_root(root), min(PER_CALL, limit - len(found)), self._lease_ms, MAX_LEASE_MS
                 )
+                for pool in pools:
+                    reap = (pool, until_ms, self._lease_ms, TOMBSTONE_MS)
+                    await self._database.call_function("escrow_reap", keyspace.of_root(root), *reap)
             except StoreUnavailable:  # other roots' nodes may answer
                 continue
             found += [_lapsed(root, reservation) for reservation in lapsed]
@@ -205,6 +237,19 @@ def _names(ask: Ask) -> tuple[str, str, str, str, str]:
 
 def _packed(prices: Prices) -> bytes:
     return b"" if prices == FREE else _PRICES.pack(prices.input, prices.cached, prices.output)
+
+
+def _entry(entry: Entry) -> list[str | int]:
+    """Return an entry as the function `transfer` reads it."""
+    prices = entry.ask.prices
+    name, costs = entry.ask.reservation_id, (prices.input, prices.cached, prices.output)
+    if isinstance(entry, Progress):
+        charged = (entry.charged_input, entry.charged_output)
+        return [name, "", *costs, entry.input, entry.output, *charged, entry.choice, entry.ceiling]
+    charge = entry.charge
+    tokens = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
+    measured = (str(charge.preemptions), str(charge.gpu_us), str(charge.kv_block_ms))
+    return [name, charge.outcome, *costs, int(charge.is_refund), *tokens, *measured]
 
 
 def _once(ask: Ask) -> tuple[str, int]:

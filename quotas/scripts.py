@@ -31,8 +31,16 @@ _PRELUDES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("expired", "usage", "usage_roll"): ("records",),
 }
 # The parts that precede the functions. The store builds their functions and tables once; for scripts, at each call.
-LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")
-FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "'no-writes'"}
+LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "endings", "sizing", "escrow")
+FUNCTIONS = {
+    "reserve": "",
+    "extend": "",
+    "settle": "",
+    "book": "",
+    "statuses": "'no-writes'",
+    "transfer": "",
+    "escrow_reap": "",
+}
 _NO_SCRIPTS = {*LIBRARY, *FUNCTIONS, *(part for parts in _PRELUDES.values() for part in parts)}
 # Each script: the parts that precede it, and its own.
 PARTS = {name: ("clock", name) for name in LUA if name not in _NO_SCRIPTS} | {

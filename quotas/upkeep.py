@@ -63,6 +63,10 @@ class GatewayPresence:
         await self._database.call("ZREMRANGEBYSCORE", keyspace.GATEWAYS, "-inf", now_ms - PRESENT_MS)
         return int(await self._database.call("ZCARD", keyspace.GATEWAYS)), now_ms
 
+    async def count(self) -> int:
+        """Record that this gateway is alive; return the number of live gateways."""
+        return (await self.beat())[0]
+
     async def leave(self) -> None:
         await self._database.call("ZREM", keyspace.GATEWAYS, self._gateway_id)
 

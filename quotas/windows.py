@@ -124,11 +124,12 @@ class Minute:
         self.slices.setdefault(current, Totals()).add(usage)
         return current
 
-    def uncount(self, now_ms: int, number: int) -> None:
+    def uncount(self, now_ms: int, number: int, requests: int = 1) -> None:
+        """Take back requests counted in a slice, or as many as it still has."""
         self.slide(now_ms)
         held = self.slices.get(min(number, now_ms // MINUTE.slice_ms))
-        if held is not None and held.requests > 0:
-            held.requests -= 1
+        if held is not None:
+            held.requests -= min(requests, held.requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,10 @@ redis.call('HSET', KEYS[1], 'seen_ms', now, 'grace_ms', grace)
 return now >= grace and 1 or 0
 
 -- name: expired
--- Finds reservations whose lease has run out; they stay reserved until they are settled. Returns {open reservations,
--- {{reservation, tenant, model, lane, prompts, expiry of its idempotency key}, …}, number of audit entries waiting}.
+-- Finds reservations whose lease has run out; they stay reserved until they are settled. Also finds gateways' rights that were not
+-- renewed for a lease. Returns {open reservations and rights, {{reservation, tenant, model, lane, prompts, expiry of its
+-- idempotency key}, …}, number of audit entries waiting, names of rights, time until which these were valid at most, ms}.
+local MOST_RIGHTS = 8
 local most, lease_ms, longest_lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local prefix, leases, now = KEYS[1], KEYS[1] .. 'leases', now_ms()
 
@@ -46,7 +48,18 @@ for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'L
     redis.call('ZREM', leases, reservation) -- the store lost the record: nothing can be settled
   end
 end
-return {redis.call('ZCARD', leases), lapsed, redis.call('LLEN', prefix .. 'audit')}
+
+local escrows, until_ms = redis.call('ZRANGE', prefix .. 'escrows', 0, MOST_RIGHTS - 1, 'WITHSCORES'), now - lease_ms
+local rights = {}
+for at = 1, #escrows, 2 do
+  if tonumber(escrows[at + 1]) > now + longest_lease_ms then
+    redis.call('ZADD', prefix .. 'escrows', now, escrows[at]) -- dated by a clock that has stepped back since
+  elseif tonumber(escrows[at + 1]) <= until_ms then
+    rights[#rights + 1] = escrows[at]
+  end
+end
+local open = redis.call('ZCARD', leases) + #escrows / 2
+return {open, lapsed, redis.call('LLEN', prefix .. 'audit'), rights, until_ms}
 
 -- name: unlist
 -- Removes a root from the zset KEYS[1] if it was not enlisted since a given time.

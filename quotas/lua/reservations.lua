@@ -120,35 +120,10 @@ return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, foun
 -- name: settle
 -- Charges the rest of a reservation's usage, releases what it holds and writes the ledger, once. Returns {1, now ms, the levels'
 -- figures} to the call that settles it and its repeats; {0} if another call did, or if it is unknown (it is then marked as settled).
-local ENTRY_BYTES = 16 -- the store's measured overhead per stream entry
-local prefix, reservation_id, outcome, is_refund = KEYS[1], ARGV[1], ARGV[2], ARGV[3] == '1'
-local prompt_tokens, cached_tokens, output_tokens = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local preemptions, kept_ms, ledger_bytes = ARGV[7], ARGV[8], ARGV[9]
-local gpu_us, kv_block_ms, call_name = ARGV[10], ARGV[11], ARGV[12]
+local prefix, reservation_id, kept_ms, call_name = KEYS[1], ARGV[1], ARGV[8], ARGV[12]
+local ended = {outcome = ARGV[2], is_refund = ARGV[3] == '1', prompt = tonumber(ARGV[4]), cached = tonumber(ARGV[5]),
+  output = tonumber(ARGV[6]), preemptions = ARGV[7], ledger_bytes = ARGV[9], gpu_us = ARGV[10], kv_block_ms = ARGV[11]}
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
-
-local function write_ledger(reservation, day, prompt, cached, output)
-  local lane, model, key = reservation[F_LANE], reservation[F_MODEL], reservation[F_KEY]
-  local in_price, cached_price, out_price = reservation[F_INPUT_PRICE], reservation[F_CACHED_PRICE], reservation[F_OUTPUT_PRICE]
-  local spend = (prompt - cached) * in_price + cached * cached_price + output * out_price
-  local entry = now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' ..
-    cached .. '\t' .. output .. '\t' .. preemptions .. '\t' .. outcome
-  local ledger, costs = prefix .. 'ledger:' .. reservation[F_TENANT], nil
-  if in_price + out_price > 0 or gpu_us ~= '0' or kv_block_ms ~= '0' then
-    costs = string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. gpu_us .. '\t' .. kv_block_ms
-  end
-  local most = math.ceil(ledger_bytes / (#entry + (costs and #costs or 0) + ENTRY_BYTES))
-  if costs then
-    redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry, 'costs', costs)
-  else
-    redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry)
-  end
-  local once, past_input, past_output = reservation[F_ONCE], reservation[PAST.input], reservation[PAST.output]
-  -- All runs under one idempotency key count as one request.
-  local requests = (once == '' or redis.call('HSETNX', prefix .. 'paid:' .. once, 'counted', 1) == 1) and 1 or 0
-  usage_sums.add(prefix, reservation, day, requests, prompt - past_input, cached, output - past_output,
-    spend - usage_sums.open_spend(reservation, past_input, past_output), gpu_us, kv_block_ms)
-end
 
 local record = redis.call('GET', reservation_key)
 if is_settled(record) then
@@ -162,34 +137,8 @@ if not record then
 end
 local reservation = unpack_reservation(record)
 local levels = levels_of(prefix, reservation, now)
--- What extend has charged was published and stays charged, even if this caller knows of less.
-local charged = reservation[F_CHARGED_INPUT] + reservation[F_CHARGED_OUTPUT] - reservation[F_CREDIT_INPUT] - reservation[F_CREDIT_OUTPUT]
-local refund = is_refund and charged == 0
-local prompt = math.max(prompt_tokens, reservation[F_CHARGED_INPUT])
-local output = math.max(output_tokens, reservation[F_CHARGED_OUTPUT])
-local in_due, out_due, spend, cached, held = 0, 0, 0, 0, held_spend(reservation)
-if not refund then
-  usage_sums.turn_day(prefix, reservation, levels[1].figures[DAY])
-  in_due, out_due = unpaid(prefix, reservation, prompt - reservation[F_CHARGED_INPUT], output - reservation[F_CHARGED_OUTPUT], now)
-  prompt, output = prompt - reservation[F_CREDIT_INPUT], output - reservation[F_CREDIT_OUTPUT]
-  cached = math.min(cached_tokens, prompt)
-  spend = usage_sums.open_spend(reservation, in_due, out_due) +
-    (prompt - cached) * (reservation[F_INPUT_PRICE] - reservation[F_CACHED_PRICE])
-end
-for _, level in ipairs(levels) do
-  hold(level, -1, -held_input(reservation), -held_output(reservation), -held)
-  if refund then
-    if not level.is_batch then minute_uncount(level, reservation[F_SLICE]) end
-  else
-    charge(level, in_due, out_due, spend)
-  end
-  if reservation[F_IS_PAUSED] == 1 then redis.call('ZREM', paused_key(level), reservation_id) end
-end
-if not refund then
-  write_ledger(reservation, levels[1].figures[DAY], prompt, cached, output)
-elseif reservation[F_ONCE] ~= '' then
-  redis.call('ZREM', prefix .. 'runs:' .. reservation[F_ONCE], reservation_id)
-end
+local sums = usage_sums.finish(prefix, reservation_id, reservation, levels, ended, now)
+if sums then usage_sums.add(prefix, reservation, levels[1].figures[DAY], unpack(sums)) end -- seven figures
 write_levels(prefix, levels, reservation_key, SETTLED .. struct.pack(SETTLED_FIELDS, call_name, reservation[F_TENANT],
   reservation[F_KEY], reservation[F_OTHERS]))
 redis.call('PEXPIRE', reservation_key, kept_ms)

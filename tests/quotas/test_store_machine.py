@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from fairlane.quotas.escrow.transfers import Ending, Progress, Rights, Transfer, reservation_id
 from fairlane.quotas.limits import FREE, LIMIT_NAMES, Limits, LimitStatus, Prices
 from fairlane.quotas.store import (
     TOMBSTONE_MS,
@@ -42,6 +43,15 @@ EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "25"))
 small_limits = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(LIMIT_NAMES, st.sampled_from([0, 1, 2, 5, 30, 60, 100, 300, 10**15]))
 )
+roomy_limits = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("requests_per_minute", "tokens_per_minute", "output_tokens_per_minute", "tokens_per_day", "tokens_per_month"),
+        st.sampled_from([60, 300, 3_000]),
+    ),
+)
+"""Those of which gateways get rights."""
+some_limits = st.one_of(small_limits, roomy_limits)
 prices = st.sampled_from(
     [
         FREE,
@@ -65,6 +75,42 @@ moments = st.one_of(
     st.integers(-600, -1),
     st.sampled_from([-86_400_000, -600_001]),
 )
+
+
+POOLS = {
+    "aaaa": {"root": "acme", "account": "acme", "key_id": "", "model": "smol", "lane": "latency"},
+    "bbbb": {"root": "acme", "account": "web", "key_id": "", "model": "smol", "lane": "latency"},
+    "cccc": {"root": "acme", "account": "acme", "key_id": "k1", "model": "other", "lane": "throughput"},
+}
+"""Rights of gateways, by the beginning of their names."""
+tokens = st.sampled_from([0, 1, 10, 40])
+entries = st.one_of(
+    st.builds(
+        lambda held_input, held_output, charged_input, charged_output, **figures: (
+            lambda asked: Progress(
+                ask=asked,
+                input=held_input + charged_input,
+                output=held_output + charged_output,
+                charged_input=charged_input,
+                charged_output=charged_output,
+                **figures,
+            )
+        ),
+        **dict.fromkeys(("held_input", "held_output", "charged_input", "charged_output", "choice", "ceiling"), tokens),
+    ),
+    st.builds(
+        lambda outcome, prompt, output: (
+            lambda asked: Ending(
+                ask=asked,
+                charge=Charge(outcome=outcome, prompt_tokens=prompt, cached_tokens=prompt // 2, output_tokens=output),
+            )
+        ),
+        st.sampled_from(["finished", "cancelled", "rejected"]),
+        tokens,
+        tokens,
+    ),
+)
+"""What a gateway reports of a reservation."""
 
 
 async def answer(store: QuotaStore, name: str, *args: object) -> object:
@@ -106,6 +152,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.houses = (MemoryHouse(), RedisHouse(self.client))
         self.now_ms = START_MS
         self.last_settled_ms: dict[str, int] = {}
+        # How many pools of a kind are over; the last call of each pool, and the number of its next reservation.
+        self.made = dict.fromkeys(POOLS, 0)
+        self.calls: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self.run(self.client.flushall())
         self.move(0)
 
@@ -126,7 +176,7 @@ class StoreMachine(RuleBasedStateMachine):
         for house in self.houses:
             self.run(house.set_clock(self.now_ms))
 
-    @initialize(limits=small_limits, of_key=small_limits, zone=st.sampled_from(ZONES))
+    @initialize(limits=some_limits, of_key=some_limits, zone=st.sampled_from(ZONES))
     def settle_in(self, limits: dict[str, int], of_key: dict[str, int], zone: str) -> None:
         for house in self.houses:
             for tenant in TENANTS:
@@ -138,9 +188,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         tenant=st.sampled_from(list(ROOTS)),
-        limits=small_limits,
-        by=limits_by,
-        shadow=st.sets(st.sampled_from(LIMIT_NAMES), max_size=2),
+        limits=some_limits,
+        by=st.one_of(st.just({}), limits_by),
+        shadow=st.one_of(st.just(set[str]()), st.sets(st.sampled_from(LIMIT_NAMES), max_size=2)),
         zone=st.sampled_from(ZONES),
         barred=st.sampled_from([None, None, None, "suspended", "deleted"]),
     )
@@ -212,6 +262,51 @@ class StoreMachine(RuleBasedStateMachine):
         reservation_id = self.living(reservation_id)
         self.both("settle", tenant, reservation_id, Charge(outcome=outcome, **figures))
         self.last_settled_ms[reservation_id] = self.now_ms
+
+    @rule(
+        kind=st.sampled_from(sorted(POOLS)),
+        step=st.sampled_from([1, 1, 1, 1, 1, 1, 0, 2]),
+        number=st.integers(0, 8),
+        wanted=st.tuples(st.sampled_from([0, 4, 64]), st.sampled_from([0, 10, 300]), st.sampled_from([0, 7, 60])),
+        gateways=st.sampled_from([1, 1, 3]),
+        entries=st.lists(st.tuples(st.integers(0, 8), entries), max_size=3, unique_by=lambda one: one[0]),
+        prices=prices,
+    )
+    def transfer(
+        self, kind: str, step: int, number: int, wanted: tuple[int, int, int], gateways: int, **content: Any
+    ) -> None:
+        """Usually the call after the last one; a repeat or a gap as well."""
+        made, pool = POOLS[kind], f"{kind}{self.made[kind]:012x}"
+        first, call = self.numbers.get(pool, 0), self.calls.get(pool, 0) + step
+        named = [
+            ask(
+                self.living(reservation_id(pool, first + place)),
+                root=made["root"],
+                tenant=made["account"],
+                **{name: made[name] for name in ("key_id", "model", "lane")},
+                prices=content["prices"],
+                max_output_tokens=100,
+            )
+            for place, _ in content["entries"]
+        ]
+        reported = [entry(asked) for asked, (_, entry) in zip(named, content["entries"], strict=True)]
+        order = Transfer(
+            pool=pool,
+            **made,
+            call=call,
+            first=first + number,
+            wanted=Rights(*wanted),
+            gateways=gateways,
+            entries=tuple(reported),
+        )
+        answered = self.both("transfer", order)
+        self.calls[pool] = answered.call
+        if answered.rights is None or not answered.rights.requests:
+            self.made[kind] += step == 1
+        if answered.rights is not None:
+            self.numbers[pool] = first + number
+            for asked in named:
+                self.last_settled_ms.setdefault(asked.reservation_id, self.now_ms)
 
     @rule(
         reservation_id=st.sampled_from(RESERVATIONS),

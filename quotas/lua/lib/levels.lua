@@ -84,12 +84,11 @@ local function places_of(tenant, key)
   return {{'tenant', 'tenant:' .. tenant, tenant}, key ~= '' and {'key', 'key:' .. key, tenant} or nil}
 end
 
--- Opens all levels of a request: its tenant's and key's, and from the tenant's card those of its model and lane and of the tenants
--- above. Also returns the places of the latter as JSON, or '' if there are none.
-local function open_request(prefix, tenant, key, model, lane, now)
-  local levels = open_levels(prefix, places_of(tenant, key), now, {})
-  local tail, places = string.sub(levels[1].card, tail_of(levels[1].card)), {}
-  if tail == '' then return levels, '' end
+-- Returns a request's places in addition to tenant and key, by the tenant's card: those of its model and lane, and of the tenants
+-- above.
+local function other_places(card, tenant, model, lane)
+  local tail, places = string.sub(card, tail_of(card)), {}
+  if tail == '' then return places end
   local named = cjson.decode(tail)
   for _, by in ipairs(named[1]) do
     if (by[1] == '' or by[1] == model) and (by[2] == '' or by[2] == lane) then
@@ -97,6 +96,13 @@ local function open_request(prefix, tenant, key, model, lane, now)
     end
   end
   for _, parent in ipairs(named[2]) do places[#places + 1] = {'parent', 'tenant:' .. parent, parent} end
+  return places
+end
+
+-- Opens all levels of a request. Also returns those of its places that other_places names, as JSON, or '' if there are none.
+local function open_request(prefix, tenant, key, model, lane, now)
+  local levels = open_levels(prefix, places_of(tenant, key), now, {})
+  local places = other_places(levels[1].card, tenant, model, lane)
   if #places == 0 then return levels, '' end
   return open_levels(prefix, places, now, levels), cjson.encode(places)
 end

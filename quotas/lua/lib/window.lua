@@ -118,26 +118,28 @@ local function minute_add(level, requests, input, output)
   add_to(figures, MINUTE, requests, input, output)
 end
 
--- Takes back the request counted in slice `at`, unless the slice has expired or holds none.
-local function minute_uncount(level, at)
+-- Takes back `count` requests that were counted in slice `at`, or as many as it still has; none if the slice has expired.
+local function minute_uncount(level, at, count)
   local figures = level.figures
   at = math.min(at, level.current)
   if at == figures[AT] then
-    if figures[SLICE + 1] < 1 then return end
-    figures[SLICE + 1] = figures[SLICE + 1] - 1
+    count = math.min(count, figures[SLICE + 1])
+    figures[SLICE + 1] = figures[SLICE + 1] - count
   elseif figures[FIRST] > 0 and at >= figures[FIRST] and at <= figures[LAST] then
     local field = string.format('%d', at)
     local packed = redis.call('HGET', minute_key(level), field)
     local requests = packed and select(2, struct.unpack(SLICE_FORMAT, packed)) or 0
-    if requests < 1 then return end
-    redis.call('HSET', minute_key(level), field, struct.pack('<dd', at, requests - 1) .. string.sub(packed, 17))
+    count = math.min(count, requests)
+    if count < 1 then return end
+    redis.call('HSET', minute_key(level), field, struct.pack('<dd', at, requests - count) .. string.sub(packed, 17))
   else
     local from = 1
     while from < #level.older and struct.unpack('<d', level.older, from) ~= at do from = from + SLICE_BYTES end
     local requests = from < #level.older and struct.unpack('<d', level.older, from + 8) or 0
-    if requests < 1 then return end
-    level.older = string.sub(level.older, 1, from + 7) .. struct.pack('<d', requests - 1) ..
+    count = math.min(count, requests)
+    if count < 1 then return end
+    level.older = string.sub(level.older, 1, from + 7) .. struct.pack('<d', requests - count) ..
       string.sub(level.older, from + 16)
   end
-  figures[MINUTE + 1] = figures[MINUTE + 1] - 1
+  figures[MINUTE + 1] = figures[MINUTE + 1] - count
 end

@@ -34,10 +34,10 @@ local function write_beside(prefix, level)
   end
 end
 
--- Writes levels and a reservation's record. Without open reservations nothing can be held, so leftovers of a lost write are
--- cleared here. Figures of a deleted level expire.
-local function write_levels(prefix, levels, reservation_key, record)
-  local values, size = {reservation_key, record, false, false, false, false}, 2
+-- Writes levels and other values: `values` has names and values of keys in turn. Without open reservations nothing can be held, so
+-- leftovers of a lost write are cleared here. Figures of a deleted level expire.
+local function write_values(prefix, levels, values)
+  local size = #values
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
     if level.figures[BATCH + 1] < 1 then clear(level.figures, BATCH) end
@@ -49,11 +49,13 @@ local function write_levels(prefix, levels, reservation_key, record)
     values[size + 1], values[size + 2] = level.key, level.packed
     size = size + 2
   end
-  redis.call('MSET', unpack(values, 1, size))
+  redis.call('MSET', unpack(values, 1, size)) -- at most two for each level, and for each of a call's reservations
   for _, level in ipairs(levels) do
     if not level.is_known or level.state == DELETED then redis.call('PEXPIRE', level.key, SPENT_MS) end
   end
 end
+
+local function write_levels(prefix, levels, reservation_key, record) write_values(prefix, levels, {reservation_key, record}) end
 
 -- Appends scope, card and figures of each level with limits to a reply, as packing.py reads them.
 local function with_figures(reply, levels)

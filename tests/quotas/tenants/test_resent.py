@@ -14,6 +14,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, NewKey
 from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, Note
 from fairlane.quotas.erasure import DeletedTenant, TenantErasure
+from fairlane.quotas.escrow.transfers import Ending, Rights, Transfer
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.limits import Limits, Prices
@@ -342,10 +343,46 @@ async def responses_drop(two: Two) -> None:
     await TenantErasure(two.twice).erase_responses(DeletedTenant(root="acme", account="acme"))
 
 
+async def transfer(two: Two) -> None:
+    """Also the first call of a pool, and one that ends requests."""
+    await two.house.tenant(Limits(tokens_per_day=10_000))
+    fields: dict[str, Any] = {
+        "pool": "a" * 16,
+        "root": "acme",
+        "account": "acme",
+        "key_id": "",
+        "model": "smol",
+        "lane": "latency",
+    }
+    first = await two.budgets.transfer(Transfer(call=1, first=0, wanted=Rights(10, 100, 200), **fields))
+    assert first.rights == Rights(10, 100, 200)
+    entries = (Ending(ask=ask("a" * 16 + "00000000"), charge=charge()),)
+    last = await two.budgets.transfer(Transfer(call=2, first=1, wanted=Rights(), entries=entries, **fields))
+    assert (last.statuses[0].used, last.statuses[0].reserved) == (30, 0)
+
+
+async def escrow_reap(two: Two) -> None:
+    await two.house.tenant(Limits(tokens_per_day=10_000))
+    fields: dict[str, Any] = {
+        "pool": "a" * 16,
+        "root": "acme",
+        "account": "acme",
+        "key_id": "",
+        "model": "smol",
+        "lane": "latency",
+    }
+    await two.house.store.expired(9)
+    await two.budgets.transfer(Transfer(call=1, first=0, wanted=Rights(4, 40, 80), **fields))
+    for part in range(1, 4):
+        await two.house.set_clock(START_MS + part * LEASE_MS // 2)
+        await two.budgets.expired(9)
+    assert len(await two.budgets.expired(9)) == 4
+
+
 CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
-        *(reserve, extend, settle, book, statuses, renew, expired, unlist, usage, usage_roll),
+        *(reserve, extend, settle, book, statuses, renew, expired, unlist, usage, usage_roll, transfer, escrow_reap),
         *(tenant_accounts, tenant_forget, audit_redact),
         *(ledger_unexported, ledger_exported, export_write),
         *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity, import_claim),

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
+from fairlane.quotas.escrow import memory as escrow
+from fairlane.quotas.escrow.transfers import Progress, Transfer, Transferred
 from fairlane.quotas.limits import Demand
-from fairlane.quotas.memory_levels import HeldReservation
+from fairlane.quotas.memory_levels import HeldReservation, MemoryOrganisation
 from fairlane.quotas.memory_store import MemoryQuotaStore
 from fairlane.quotas.store import MAX_LEASE_MS, Ask, Lapsed, Reservation
 
@@ -59,7 +61,28 @@ class Oracle(MemoryQuotaStore):
             lapsed = [name for name in org.reservations if self._lease_ends_ms[name] <= now_ms]
             lapsed.sort(key=lambda name: (self._lease_ends_ms[name], name))
             found += [_lapsed(root, org.reservations[name].ask) for name in lapsed]
+            self._reap(root, org, now_ms)
         return found[:limit]
+
+    async def transfer(self, order: Transfer) -> Transferred:
+        pools = self._pools[order.root]
+        before = pools[order.pool].call if order.pool in pools else 0
+        answer = await super().transfer(order)
+        if answer.rights is not None and answer.call > before:
+            for entry in order.entries:
+                if isinstance(entry, Progress):
+                    self._lease_ends_ms[entry.ask.reservation_id] = self._now_ms() + self._lease_ms
+        return answer
+
+    def _reap(self, root: str, org: MemoryOrganisation, now_ms: int) -> None:
+        for pool in self._pools[root].values():
+            if pool.state == "closed" or not pool.rights.requests:
+                continue
+            if pool.until_ms > now_ms + MAX_LEASE_MS:
+                pool.until_ms = now_ms
+            elif pool.until_ms <= now_ms - self._lease_ms:
+                for name in escrow.reap(org, pool, now_ms):
+                    self._lease_ends_ms[name] = now_ms
 
     def _may_look(self, now_ms: int) -> bool:
         seen_ms, self._seen_ms = self._seen_ms, now_ms
