@@ -191,6 +191,7 @@ def _operators(resources: Resources) -> list[BaseRoute]:
         tenants=resources.accounts.tenants,
         keys=resources.accounts.keys,
         budgets=resources.accounts.quotas,
+        report=resources.accounts.escrow.report,
         ledger=resources.accounts.ledger,
         audit=resources.accounts.audit,
         fleet=resources.fleet.stored,

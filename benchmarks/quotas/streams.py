@@ -1,16 +1,25 @@
 """Streams that want more than a budget allows, on one virtual clock: how much they get of it, and when."""
 
+import asyncio
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
+from fairlane.gateway.pipeline.escrow import EscrowedQuotas
+from fairlane.quotas.escrow.pool import Pair
+from fairlane.quotas.escrow.transfers import EscrowStore
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.memory_store import MemoryQuotaStore
-from fairlane.quotas.store import Ask, Charge, Denied, Need
+from fairlane.quotas.store import Ask, Charge, Denied, Need, QuotaStore
 
 LIMIT, STREAMS = 100, 50
 """Tokens that a minute allows, and who wants them."""
 TENANT = "crowd"
+PAIR = Pair(TENANT, TENANT, "", "any", "latency")
+TURNS = 8
+"""Of the event loop, in which a gateway exchanges its rights with a store that answers at once."""
 MINUTE_MS = 60_000
 TOKEN_MS, HOP_MS, QUANTUM = 25, 5, 64
 """A token of one stream, one way to the store, and what a stream asks for at a time."""
@@ -25,19 +34,17 @@ class Stream:
     """One client that wants as much as it can get: a request, and the next when that has ended."""
 
     name: str
-    store: MemoryQuotaStore
+    store: QuotaStore
+    # Names a request within rights of its gateway, or returns None.
+    next_name: Callable[[Pair], str | None]
     now_ms: Callable[[], int]
     made_ms: list[int]
     number: int = 0
+    reservation_id: str = ""
     granted: int = 0
     portion: int = 0
     published: int = 0
     asks_at_ms: int = 0
-
-    @property
-    def reservation_id(self) -> str:
-        """Of the request at hand."""
-        return f"{self.name}-{self.number}"
 
     async def act(self) -> int:
         """Do what is due; in how many ms the next thing is."""
@@ -57,6 +64,7 @@ class Stream:
         return TOKEN_MS
 
     async def _begin(self) -> int:
+        self.reservation_id = self.next_name(PAIR) or f"{self.name}-{self.number}"
         try:
             self.granted = self.portion = (await self.store.reserve(self._ask())).granted_tokens
         except Denied as denied:
@@ -98,22 +106,50 @@ class World:
     now_ms: int
     made_ms: list[int] = field(default_factory=list)
 
-    async def run(self, store: MemoryQuotaStore, minutes: int) -> None:
-        """Until so many minutes have passed."""
+    _paused: list[tuple[float, int, asyncio.Event]] = field(default_factory=list)
+
+    async def run(self, store: MemoryQuotaStore, minutes: int, gateways: int) -> None:
+        """Run for so many minutes, with the streams divided among gateways that may hold rights."""
         ends_ms = self.now_ms + minutes * MINUTE_MS
-        streams = [Stream(f"s{number}", store, lambda: self.now_ms, self.made_ms) for number in range(STREAMS)]
+        held = [
+            EscrowedQuotas(
+                cast(EscrowStore, store), partial(_count, gateways), clock=lambda: self.now_ms / 1e3, pause=self._pause
+            )
+            for _ in range(gateways)
+        ]
+        streams = []
+        for number in range(STREAMS):
+            own = held[number % gateways]
+            streams.append(Stream(f"s{number}", own, own.next_name, lambda: self.now_ms, self.made_ms))
         due = [(self.now_ms + number, number) for number in range(STREAMS)]
         while due[0][0] < ends_ms:
             self.now_ms, number = heapq.heappop(due)
+            await self._wake()
             heapq.heappush(due, (self.now_ms + await streams[number].act(), number))
+        for gateway in held:
+            await gateway.aclose(timeout_s=1.0)
+
+    async def _pause(self, until: asyncio.Event, most_s: float) -> None:
+        heapq.heappush(self._paused, (self.now_ms + 1e3 * most_s, len(self._paused), until))
+        await until.wait()
+
+    async def _wake(self) -> None:
+        while self._paused and self._paused[0][0] <= self.now_ms:
+            heapq.heappop(self._paused)[2].set()
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
 
 
-async def contend(start_ms: int, minutes: int) -> Sequence[int]:
-    """When each token was made, prompts among them, in ms: LIMIT tokens a minute, wanted by STREAMS streams."""
+async def _count(gateways: int) -> int:
+    return gateways
+
+
+async def contend(start_ms: int, minutes: int, *, gateways: int = 1, limit: int = LIMIT) -> Sequence[int]:
+    """Return when each token was made, prompts included, in ms: `limit` tokens a minute, wanted by STREAMS streams."""
     world = World(start_ms)
     store = MemoryQuotaStore(lambda: world.now_ms)
-    store.put_tenant(TENANT, TENANT, Limits(tokens_per_minute=LIMIT))
-    await world.run(store, minutes)
+    store.put_tenant(TENANT, TENANT, Limits(tokens_per_minute=limit))
+    await world.run(store, minutes, gateways)
     return world.made_ms
 
 

@@ -12,7 +12,8 @@
     grants.py         grant more output while it runs
     settlement.py     end it once, and charge it once
 
-`recovery.py`, `orphans.py` and `resume.py` take over what other processes lost. `guarded_quotas.py` keeps serving while
-the store of the budgets is down, and `queue_watch.py` reads the queues' depths. Called by `api/` and `batches/`. The
-state itself is in `request/`: read it first.
+`recovery.py`, `orphans.py` and `resume.py` take over what other processes lost. `escrow.py` and `pools.py` admit the
+requests of busy tenants within rights that the gateway holds. `guarded_quotas.py` keeps serving while the store of the
+budgets is down, and `queue_watch.py` reads the queues' depths. Called by `api/` and `batches/`. The state itself is in
+`request/`: read it first.
 """

@@ -21,8 +21,7 @@ from fairlane.quotas.delegated_keys import Delegation
 from fairlane.quotas.limits import BATCH_LIMIT, RULES, Limits, LimitsBy, LimitStatus, Scope
 from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
 from fairlane.quotas.memory_store import MemoryQuotaStore
-from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, Need, QuotaError, Reservation, Settled
+from fairlane.quotas.store import Ask, Charge, Extension, Lapsed, Need, QuotaError, QuotaStore, Reservation, Settled
 from fairlane.quotas.tenants import Tenant
 from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.circuit_breaker import StoreAway
@@ -192,7 +191,7 @@ class GuardedQuotas:
 
     def __init__(
         self,
-        store: RedisQuotaStore,
+        store: QuotaStore,
         presence: GatewayPresence,
         tenant: Callable[[str], Awaitable[Tenant | None]],
         key: Callable[[Tenant, str], Awaitable[ApiKey | None]],

@@ -28,6 +28,7 @@ from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.request.live_request import LiveJob, job_ids
 from fairlane.gateway.request.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
+from fairlane.quotas.escrow.pool import Pair
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -137,6 +138,8 @@ class Preparer:
     room: BodyRoom
     grammars: GrammarChecker
     trace: TraceRecorder
+    # Names a request that may be made within rights of this gateway, or returns None.
+    next_name: Callable[[Pair], str | None] = lambda _: None
 
     async def prepare(self, kind: Kind[Generation], body: bytes, context: RequestContext) -> Plan:
         """Prepare and admit one request. Enter the plan as a context, which withdraws jobs that are not enqueued."""
@@ -151,19 +154,27 @@ class Preparer:
         refusal = self.refusal()
         if refusal is not None:  # the shutdown may have begun while the body was read
             raise refusal
-        ids = job_ids(random_id(), len(prompts))
+        service_level = agree(request, context.headers, caller.identity, self.lanes)
+        ids = job_ids(self._name(caller, model, service_level, len(prompts)), len(prompts))
         self.open_requests.hold(ids)
         try:
-            return self._plan(kind, request, model, ids, prompts, inputs, grammar, context)
+            return self._plan(kind, request, model, service_level, ids, prompts, inputs, grammar, context)
         except BaseException:
             self.open_requests.release(model.queue, ids)
             raise
+
+    def _name(self, caller: Caller, model: ServedModel, service_level: ServiceLevel, prompts: int) -> str:
+        if prompts > 1 or caller.once is not None or caller.batch_due_ms is not None:
+            return random_id()
+        pair = Pair(caller.root, caller.account, caller.key_id, model.name, service_level.lane.name)
+        return self.next_name(pair) or random_id()
 
     def _plan(
         self,
         kind: Kind[Generation],
         request: Generation,
         model: ServedModel,
+        service_level: ServiceLevel,
         ids: Sequence[str],
         prompts: Sequence[Tokens],
         inputs: Sequence[Sequence[int]],
@@ -171,7 +182,7 @@ class Preparer:
         context: RequestContext,
     ) -> Plan:
         caller = context.caller
-        service_level, tenant = agree(request, context.headers, caller.identity, self.lanes), caller.identity.tenant
+        tenant = caller.identity.tenant
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
         elapsed_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3

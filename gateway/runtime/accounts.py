@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fairlane.gateway.identity.auth import Authenticator
 from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
+from fairlane.gateway.pipeline.escrow import EscrowedQuotas
 from fairlane.gateway.pipeline.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.pipeline.prices import KnownPrices
 from fairlane.gateway.runtime.setup import Setup, background
@@ -51,12 +52,13 @@ class Accounts:
             ledger_bytes=int(section.ledger.tenant_bytes),
             slicing=slicing,
         )
+        presence = GatewayPresence(patient, setup.gateway_id)
+        self.escrow = EscrowedQuotas(quotas, presence.count)
         # Admits requests during an outage of the budgets' store, if the settings allow it.
         self.guard: GuardedQuotas | None = None
         if not modes.are_closed:
-            presence = GatewayPresence(patient, setup.gateway_id)
-            self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
-        self.quotas: QuotaStore = self.guard or quotas
+            self.guard = GuardedQuotas(self.escrow, presence, self.tenants.get, self.keys.get, modes)
+        self.quotas: QuotaStore = self.guard or self.escrow
         self._tokens = Tokens(section.issuers) if section.issuers else None
         keys, delegations = KeyStore(stores.budgets.short), DelegatedKeys(stores.budgets.short)
         remembered = RememberedKeys(keys, delegations)
@@ -88,5 +90,6 @@ class Accounts:
             ):
                 yield
         finally:
+            await self.escrow.aclose(SETTLE_GRACE_S)
             if self.guard is not None:
                 await self.guard.aclose(SETTLE_GRACE_S)

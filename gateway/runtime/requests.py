@@ -52,7 +52,14 @@ class Requests:
         )
         self._grammars = GrammarChecker()
         preparer = Preparer(
-            lanes, fleet.cache, fleet.open_requests, refusal, self.body_room, self._grammars, insight.trace
+            lanes,
+            fleet.cache,
+            fleet.open_requests,
+            refusal,
+            self.body_room,
+            self._grammars,
+            insight.trace,
+            next_name=accounts.escrow.next_name,
         )
         self.settlements = Settlements(quotas, dispatcher, telemetry, confirm_s=confirm_s)
         self.submitter = Submitter(

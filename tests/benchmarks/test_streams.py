@@ -7,14 +7,16 @@ from tests.support.quotas.house import START_MS
 
 pytestmark = pytest.mark.anyio
 
-MINUTES = 10
+MINUTES = 4
 
 
-async def test_fifty_streams_share_a_hundred_tokens_a_minute() -> None:
-    made_ms = await contend(START_MS, MINUTES)
+@pytest.mark.parametrize("gateways", [1, 4])
+@pytest.mark.parametrize(("limit", "minutes"), [(LIMIT, MINUTES), (100 * LIMIT, 1)])
+async def test_fifty_streams_share_a_budget_over_gateways(limit: int, minutes: int, gateways: int) -> None:
+    made_ms = await contend(START_MS, minutes, gateways=gateways, limit=limit)
 
-    assert most_within(made_ms, MINUTE_MS) <= LIMIT
-    assert len(made_ms) >= 0.98 * LIMIT * MINUTES
+    assert most_within(made_ms, MINUTE_MS) <= limit
+    assert len(made_ms) >= 0.98 * limit * minutes
 
 
 def test_a_window_is_open_at_its_old_end() -> None:

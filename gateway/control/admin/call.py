@@ -64,6 +64,10 @@ def of_version(version: int) -> str:
     return f'"{version}"'
 
 
+async def _reported(_: str) -> None:
+    """Nothing waits to be reported."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminParts:
     """The dependencies of the admin API."""
@@ -75,6 +79,8 @@ class AdminParts:
     keys: KeyStore
     budgets: QuotaStore
     ledger: Ledger
+    # Writes what this gateway has not reported yet of a root organisation; call it before reading the ledger.
+    report: Callable[[str], Awaitable[None]] = _reported
     audit: Audit
     fleet: StoredFleet
     lanes: Mapping[LaneName, Lane]

@@ -60,6 +60,7 @@ async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
     accounts = [] if root is None else await call.parts.tenants.accounts(tenant_id, root)
     if root is None or not accounts:
         raise TenantNotFound(tenant_id)
+    await call.parts.report(root)
     return root, ZoneInfo(tenant.timezone if tenant is not None else "UTC"), accounts
 
 
