@@ -15,7 +15,7 @@ from fairlane.gateway.model_text.tokenizer import TextModel
 
 HERE = Path(__file__).parents[2]
 SMALL = Shape(gateways=1, workers=1, idle_workers=2, rows=8, step_ms=2.0, prompt_tokens=60, tokens=400, rest_s=0.5)
-CHATS, CHATS_PER_S = 2, 0.5
+CHATS, CHATS_PER_S = 2, 1.0
 """One after the other: steps of several chats would share what they send."""
 
 

@@ -355,6 +355,13 @@ async def test_a_worker_whose_engine_is_gone_can_be_stopped(valkey_url: str) -> 
         assert await worker.ended() == 0
 
 
+@pytest.fixture
+def short_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the wait of a failed worker for its jobs' last reports: the engine that is gone makes none."""
+    monkeypatch.setattr("fairlane.worker.server.FLUSH_S", 0.3)
+
+
+@pytest.mark.usefixtures("short_flush")
 async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewhere(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener:
         runner = ScriptedRunner(gated=True)
@@ -371,6 +378,7 @@ async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewher
         assert listener.reclaimed == 1
 
 
+@pytest.mark.usefixtures("short_flush")
 async def test_a_failed_worker_keeps_its_leases_until_they_lapse(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
