@@ -199,6 +199,13 @@ def test_every_file_and_module_that_the_documents_name_is_there() -> None:
             assert importlib.util.find_spec(name), f"{document.name}: python -m {name}"
 
 
+def test_the_contributor_guide_lists_every_file_with_thorough_tests() -> None:
+    marked = {path.name for path in Path(__file__).parent.rglob("test_*.py") if "mark.thorough" in path.read_text()}
+    guide = (DOCS / "contributing.md").read_text()
+
+    assert [name for name in sorted(marked - {Path(__file__).name}) if name not in guide] == []
+
+
 def test_figures_name_no_commit() -> None:
     for document in {*DOCUMENTS} - {ROOT / "helm" / "README.md"}:
         for word in re.findall(r"\b[0-9a-f]{7,12}\b", document.read_text()):
