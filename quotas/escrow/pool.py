@@ -82,7 +82,7 @@ class Rate:
 
     def total(self, now_s: float) -> Totals:
         oldest = int((now_s - WINDOW_S) / BUCKET_S)
-        while self._buckets and self._buckets[0][0] <= oldest:
+        while self._buckets and self._buckets[0][0] < oldest:
             self._buckets.popleft()
         total = Totals()
         for _, part in self._buckets:
