@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.system.chaos import Received, World
 from tests.system.chaos.clients import Kind, Request, Try
 from tests.system.chaos.faults import Strike
 from tests.system.chaos.invariants import Books, compare
+from tests.system.chaos.members import continuation, next_token
 from tests.system.chaos.run import Case, run
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
@@ -62,6 +64,14 @@ async def test_streams_and_books_are_exact_whatever_fails(tmp_path: Path, case: 
     assert report.violations == []
     assert report.faults.total() >= 3
     assert any(end.endswith(" whole") for end in report.ends)
+
+
+def test_a_lost_doubled_or_foreign_token_changes_all_that_follow() -> None:
+    whole = continuation([5, 6], 0, 160)
+    assert whole == [next_token([5, 6, *whole[:place]], 0) for place in range(160)]
+    assert max(Counter(whole).values()) < 10
+    for changed in (whole[:80] + whole[81:], whole[:80] + whole[79:], continuation([5, 6], 1, 160)):
+        assert sum(one == other for one, other in zip(changed[80:], whole[80:], strict=False)) < 10
 
 
 DEATHS = [Strike("kill gateway1 and worker2", 10.0, ("gateway1", "worker2"))]

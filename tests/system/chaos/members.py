@@ -1,6 +1,6 @@
 """One gateway or worker of the fleet: `python -m tests.system.chaos.members gateway|worker`.
 
-The worker is the real process with an engine whose next token is a sum over all tokens before it, so that a lost,
+The worker is the real process with an engine whose next token is a checksum of all tokens before it, so that a lost,
 doubled or foreign token changes every later one. On SIGUSR1 a member writes the sizes of its tables to CHAOS_STATE."""
 
 import json
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,20 @@ BLOCKS, BLOCK_SIZE, SLOTS, CONTEXT = 512, 16, 16, 1_024
 
 def next_token(tokens: Sequence[int], choice: int) -> int:
     """Return the token after these, never an end of sequence."""
-    return 3 + (choice + sum((place + 1) * token for place, token in enumerate(tokens))) % (VOCABULARY - 3)
+    return _token(zlib.crc32(bytes(tokens), choice))
 
 
 def continuation(prompt: Sequence[int], choice: int, count: int) -> list[int]:
     """Return the undisturbed answer of a choice."""
-    total, place, found = choice + sum((place + 1) * token for place, token in enumerate(prompt)), len(prompt), []
+    checksum, found = zlib.crc32(bytes(prompt), choice), list[int]()
     for _ in range(count):
-        found.append(3 + total % (VOCABULARY - 3))
-        place += 1
-        total += place * found[-1]
+        found.append(_token(checksum))
+        checksum = zlib.crc32(bytes(found[-1:]), checksum)
     return found
+
+
+def _token(checksum: int) -> int:
+    return 3 + checksum % (VOCABULARY - 3)
 
 
 def _tracked(kind: Any) -> "WeakSet[Any]":
