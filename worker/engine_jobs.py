@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+from fairlane.common.log_lines import about
+from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
 from fairlane.worker.engine_thread import Drop, EngineThread
 from fairlane.worker.leases import HeldLeases
@@ -26,6 +28,15 @@ class EngineJobs:
         job_id, epoch = lease.job.job_id, lease.epoch
         self.idle.clear()
         self._engine.send(*((Drop(job_id, epoch), lease) if again else (lease,)))
+
+    def too_large(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
+        """Return the leases of jobs that exceed the worker's capacity, which may fit elsewhere. The second time the
+        planner ends such a job."""
+        large = self.leases.too_large(leases, capacity)
+        for job in large:
+            extra = about(job.request_id, job.traceparent)
+            log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=extra)
+        return [lease for lease in leases if lease.job in large]
 
     def grant_job(self, job_id: str, granted_until: int) -> None:
         self._engine.send(Grant(job_id=job_id, granted_until=granted_until))

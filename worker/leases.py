@@ -2,23 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Cancel, Job, Lease
-from fairlane.scheduler.queue.prefix_affinity import AFFINITY_DELAY_MS
+from fairlane.scheduler.queue.rooms import remaining
+from fairlane.store.bounds import PER_CALL
 from fairlane.worker.reports import Report
 
-# Maximum number of messages kept; a message is early only while a `take` is in progress.
+# Maximum number of messages kept; a message is early only while a `turn` is in progress.
 MOST_EARLY = 1_000
 MOST_TOO_LARGE = 1_000
+# Of the pool: a fall by less is not worth a call.
+SMALL_PART = 1 / 16
 NO_CAPACITY = Capacity({}, {})
 
 
 class HeldLeases:
-    """Jobs that the store assigns to this worker: from a job's `take` until the store has accepted its end.
+    """Jobs that the store assigns to this worker: from a job's lease until the store has accepted its end.
 
-    The control stream may overtake the reply of a `take`. Messages are therefore kept until a take has ended."""
+    The control stream may overtake the reply of a `turn`, so messages are kept."""
 
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
@@ -33,12 +37,10 @@ class HeldLeases:
         return list(self._epochs)
 
     def took(self, leases: Iterable[Lease]) -> list[Cancel]:
-        """Record the leases of a take, and return the early messages that may concern them."""
+        """Record leases, and return the early messages that concern them."""
         epochs = {lease.job.job_id: lease.epoch for lease in leases}
         self._epochs.update(epochs)
-        early = [message for message in self._early if message.job_id in epochs]
-        self._early.clear()
-        return early
+        return [message for message in self._early if message.job_id in epochs]
 
     def known(self, leases: Iterable[Lease]) -> list[Lease]:
         return [lease for lease in leases if self._epochs.get(lease.job.job_id, -1) >= lease.epoch]
@@ -65,76 +67,95 @@ class HeldLeases:
             del self._epochs[job_id]
 
 
+class Asked(NamedTuple):
+    """What a worker asks the queue with."""
+
+    capacity: Capacity
+    # Jobs that it was called for.
+    called: list[str]
+
+
 class Intake:
     """The engine's free capacity, and whether asking the queue for jobs may find any.
 
-    Asking is worthwhile after a wake-up, a take that found something, or an increase of capacity since one that did
-    not. A full worker asks for jobs that running ones would yield to, once per turn, since each step starts one."""
+    The queue knows the capacity of the last question, less the jobs that it leased since. Asking is worthwhile after a
+    call, after an increase beyond that, and after a fall below half of it, so that no job comes that could not start. A
+    full worker asks for jobs that running ones would yield to, once per turn, since each step starts one."""
 
-    def __init__(self) -> None:
-        self._capacity = NO_CAPACITY
-        self._known = False
-        self._news = True
+    def __init__(self, lanes: Sequence[str]) -> None:
+        """`lanes`: most urgent first."""
+        self._lanes = lanes
+        self.capacity = NO_CAPACITY
+        # The capacity includes all leases that were given to the engine.
+        self._is_known = False
+        self._has_news = True
+        # What the queue knows.
         self._asked = NO_CAPACITY
-        # The engine ended a turn since the last take.
+        # The engine ended a turn since the last question.
         self._turned = False
         self._closed = False
-        # The queue waits for this worker to ask, whatever its capacity.
-        self._called = False
-        self._later: asyncio.TimerHandle | None = None
+        # Ask even without free capacity.
+        self._must_ask = False
+        self._called: list[str] = []
         self._changed = asyncio.Event()
 
     def turned(self, report: Report, commands_sent: int) -> None:
-        self._capacity = report.capacity
-        self._known = report.applied >= commands_sent
+        self.capacity = report.capacity
+        self._is_known = report.applied >= commands_sent
         self._turned = True
-        if _exceeds(self._capacity, self._asked):
-            self._news = True
+        if _exceeds(self.capacity, self._asked):
+            self._has_news = True
+        if self._is_known and _is_less_than_half(self.capacity, self._asked):
+            self._has_news = self._must_ask = True
         self._changed.set()
 
     def woken(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        self._news = True
+        self._has_news = True
         self._changed.set()
 
-    def called(self) -> None:
-        """Ask soon, even without free capacity: the queue has a job for this worker and woke no other."""
-        self._called = True
+    def called(self, job_ids: Iterable[str]) -> None:
+        """Ask soon, even without free capacity: the queue has jobs for this worker and called no other."""
+        self._called = [*self._called, *job_ids][-PER_CALL:]
+        self._must_ask = True
         self.woken()
 
-    def woken_after_another(self) -> None:
-        if self._later is None:
-            self._later = asyncio.get_running_loop().call_later(AFFINITY_DELAY_MS / 1e3, self.woken)
-
-    def took(self, leases: int) -> None:
-        if leases:
-            self._known, self._news, self._asked = False, True, NO_CAPACITY
+    def given(self, leases: Sequence[Lease]) -> None:
+        self._is_known = False
+        self._asked = remaining(self._asked, [lease.job for lease in leases], self._lanes)
+        if len(leases) >= PER_CALL or self._asked.is_full:
+            self._has_news = True
 
     def close(self) -> None:
         self._closed = True
         self._changed.set()
 
     def open(self) -> None:
-        self._closed, self._news = False, True
+        self._closed, self._has_news = False, True
         self._changed.set()
 
-    async def worth_asking(self) -> Capacity | None:
-        """Wait until asking may find something, and return the capacity to ask for; None while closed."""
-        while not (self._closed or self._is_worth_asking):
+    async def due(self) -> bool:
+        """Wait until asking may find something. Return False while closed."""
+        while not (self._closed or self.is_due):
             self._changed.clear()
             await self._changed.wait()
-        if self._closed:
+        return not self._closed
+
+    def ask(self) -> Asked | None:
+        """Return what to ask the queue with; None if it has nothing new."""
+        if self._closed or not self.is_due:
             return None
-        self._news, self._turned, self._called, self._asked = False, False, False, self._capacity
-        return self._capacity
+        asked = Asked(self.capacity, self._called)
+        self._has_news, self._turned, self._must_ask, self._called = False, False, False, []
+        self._asked = self.capacity
+        return asked
 
     @property
-    def _is_worth_asking(self) -> bool:
-        if not (self._known and self._news) or (self._capacity.is_empty and not self._called):
+    def is_due(self) -> bool:
+        if not (self._is_known and self._has_news):
             return False
-        return self._called or self._turned or not self._capacity.is_full
+        if self._must_ask:
+            return True
+        return not self.capacity.is_empty and (self._turned or not self.capacity.is_full)
 
 
 def _exceeds(capacity: Capacity, other: Capacity) -> bool:
@@ -145,3 +166,13 @@ def _exceeds(capacity: Capacity, other: Capacity) -> bool:
     return any(count > other.sequences.get(lane, 0) for lane, count in capacity.sequences.items()) or any(
         tokens > other.kv_tokens.get(lane, 0) for lane, tokens in capacity.kv_tokens.items()
     )
+
+
+def _is_less_than_half(capacity: Capacity, other: Capacity) -> bool:
+    for lane, sequences in other.sequences.items():
+        tokens = other.kv_tokens.get(lane, 0)
+        if sequences > 0 and tokens > 0:
+            left = capacity.kv_tokens.get(lane, 0) if capacity.sequences.get(lane, 0) > 0 else 0
+            if 2 * left < tokens and tokens - left > other.most_tokens * SMALL_PART:
+                return True
+    return False

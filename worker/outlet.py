@@ -318,7 +318,7 @@ class Outlet:
     # Reports to the store.
 
     async def run(self) -> None:
-        """Report progress, and return jobs to the queue, as long as the worker serves."""
+        """Report progress, ask for jobs, and return jobs to the queue, as long as the worker serves."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -328,10 +328,18 @@ class Outlet:
                 due.pop(stream.key, None)
             items = [stream.progress(returns=False) for stream in due.values()]
             items += [stream.progress(returns=True) for stream in returning]
-            if items:
-                await self._send(items, returning)
+            await self._send(items, returning)
             if not self._wanted.is_set():
                 self._flushed.set()
+
+    def ask(self) -> None:
+        """Send a report, be it empty, since its answer may bring jobs."""
+        self._wake()
+
+    @property
+    def has_unconfirmed_ends(self) -> bool:
+        """Whether reports of ends will follow as soon as gateways have confirmed them."""
+        return any(each.end is not None and each.is_open and not each.is_over for each in self._streams.values())
 
     async def emptied(self) -> None:
         """Wait until no job is left: all are reported, dropped or returned."""

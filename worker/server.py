@@ -10,8 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fairlane.common.log_lines import about
-from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.block_map import WatchBlocks
 from fairlane.scheduler.protocol.messages import (
     Cancel,
@@ -24,13 +22,13 @@ from fairlane.scheduler.protocol.messages import (
 )
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
-from fairlane.scheduler.queue.types import Progress, Wake
+from fairlane.scheduler.queue.types import Progress
 from fairlane.store.retry import StoreLink
 from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine_jobs import EngineJobs
 from fairlane.worker.engine_thread import EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.leases import Intake
+from fairlane.worker.leases import Asked, Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
 from fairlane.worker.outlet import Dial, Outlet
 from fairlane.worker.reports import EngineObserver, Report
@@ -42,6 +40,8 @@ FLUSH_S = 3.0
 LEAVE_S = 2.0
 ANNOUNCE_S = 600.0
 HEARTBEATS_PER_LEASE = 4
+# Time that a question waits for gateways to confirm ends, whose report then asks too.
+CONFIRM_S = 0.005
 # An engine that has work but completes no step for this long is considered failed.
 STUCK_S = 300.0
 
@@ -76,7 +76,7 @@ class WorkerServer:
         self._lease_s = lease_s
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
-        self._intake = Intake()
+        self._intake = Intake(queue.lanes)
         self.lifecycle = Lifecycle(self._intake.close)
         self._jobs = EngineJobs(engine, self._observers)
         self._outlet = Outlet(
@@ -90,6 +90,11 @@ class WorkerServer:
         )
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
+        self._last_id = "0-0"
+        # One report at a time: the store recognises the repeat of the last one only.
+        self._reporting = asyncio.Lock()
+        # The serial of that report, and what it asks for.
+        self._asking: tuple[str, Asked | None] = "", None
 
     async def run(self) -> int:
         self._engine.start(self._turned, self._failed)
@@ -125,9 +130,11 @@ class WorkerServer:
         # Takes jobs until a drain or the loss of the engine, returns the remaining jobs, and starts again if allowed.
         lifecycle = self.lifecycle
         while True:
-            await self._take()
+            await self._ask()
             if lifecycle.phase is Phase.FAILED:
                 return  # the leases expire, and the jobs count as lost
+            async with self._reporting:  # the last question would offer room again
+                pass
             await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
             if lifecycle.phase in (Phase.DRAINING, Phase.LEAVING) and lifecycle.is_engine_up:
                 undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED, Phase.FAILED)
@@ -141,54 +148,47 @@ class WorkerServer:
             elif lifecycle.phase is Phase.REPLACED:
                 lifecycle.fail()
 
-    async def _take(self) -> None:
-        while (capacity := await self._intake.worth_asking()) is not None:
-            # One serial for all attempts: a repeated take whose reply was lost returns the same leases. `renew`
-            # returns those that never arrive here.
-            take = partial(self._queue.take, self._worker_id, capacity, serial=self._queue.new_serial())
-            taken = await self._link.persist("take", take)
-            leases = await self._unheld(await self._fitting(taken, capacity))
-            self._intake.took(len(leases))
-            early = self._jobs.leases.took(leases)
-            if leases:
-                self._jobs.idle.clear()
-                self._last_turn_s = asyncio.get_running_loop().time()  # the engine was idle since its last turn
-                for observer in self._observers:
-                    observer.took(leases)
-                self._outlet.took(leases)
-                self._cancel(early)
+    async def _ask(self) -> None:
+        """Ask for jobs whenever some may come, with the reports of ends that are about to be confirmed."""
+        while await self._intake.due():
+            if self._outlet.has_unconfirmed_ends:
+                await asyncio.sleep(CONFIRM_S)
+            if self._intake.is_due:
+                self._outlet.ask()
+                await self._outlet.flushed()
 
-    async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
-        """Return the leases without jobs that are too large, which are released.
-
-        Such a job is returned once, since it may fit elsewhere; the second time the planner ends it."""
-        large = self._jobs.leases.too_large(leases, capacity)
-        for job in large:
-            extra = about(job.request_id, job.traceparent)
-            log.warning("job %s exceeds this worker's capacity: returned", job.job_id, extra=extra)
-        if large:
-            await self._release([job.job_id for job in large])
-        return [lease for lease in leases if lease.job not in large]
-
-    async def _unheld(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases of jobs that are not held yet.
-
-        A store that forgot a take leases the job again under the same epoch. It is released, to get another epoch."""
-        known = self._jobs.leases.known(leases)
-        if known:
-            ids = [lease.job.job_id for lease in known]
-            await self._release(ids)
-            lost = self._jobs.leases.epochs(ids)
+    async def _accept(self, leases: Sequence[Lease]) -> None:
+        """Give leases to the engine, but return what it cannot hold, and what a store that forgot them leased again, so
+        that those jobs get another epoch."""
+        held, large = self._jobs.leases, self._jobs.too_large(leases, self._intake.capacity)
+        if self.lifecycle.phase is not Phase.SERVING:
+            large = list(leases)
+        known = [lease.job.job_id for lease in held.known(leases)]
+        returned = {lease.job.job_id for lease in large}.union(known)
+        if returned:
+            await self._release(sorted(returned))
+        if lost := held.epochs(known):
             self._jobs.drop_jobs(lost, "the store leased them again")
             self._outlet.drop(lost)
-        return [lease for lease in leases if lease not in known]
+        accepted = [lease for lease in leases if lease.job.job_id not in returned]
+        if not accepted:
+            return
+        early = held.took(accepted)
+        self._intake.given(accepted)
+        self._jobs.idle.clear()
+        self._last_turn_s = asyncio.get_running_loop().time()  # the engine was idle since its last turn
+        for observer in self._observers:
+            observer.took(accepted)
+        self._outlet.took(accepted)
+        self._cancel(early)
 
     async def _control(self) -> None:
-        last_id = "0-0"
         while True:
-            read = partial(self._queue.read_control, self._worker_id, last_id, self._block_ms)
-            last_id, messages, wake = await self._link.persist("control", read)
-            for message in messages:
+            read = partial(self._queue.read_news, self._worker_id, self._last_id, self._block_ms)
+            news = await self._link.persist("control", read)
+            self._last_id = news.last_id
+            await self._accept(news.leases)
+            for message in news.controls:
                 if isinstance(message, Drain):
                     self.lifecycle.drain()
                 elif isinstance(message, Undrain):
@@ -199,12 +199,8 @@ class WorkerServer:
                     self._engine.send(message)
                 elif self._jobs.leases.received(message):
                     self._cancel([message])
-            if wake is Wake.CALLED:
-                self._intake.called()
-            elif wake is Wake.NOW:
-                self._intake.woken()
-            elif wake is Wake.LATER:
-                self._intake.woken_after_another()
+            if news.calls:
+                self._intake.called(news.calls)
 
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
@@ -221,7 +217,19 @@ class WorkerServer:
                 self._jobs.cancel_job(message.job_id)
 
     async def _report(self, items: Sequence[Progress], serial: str) -> set[str]:
-        return await self._queue.report(self._worker_id, items, serial=serial)
+        """Report, and ask for jobs if some may come. A repeat asks for the same, so that leases whose reply was lost
+        are returned again; `renew` returns those that never arrive here."""
+        async with self._reporting:
+            if self._asking[0] != serial:
+                self._asking = serial, self._intake.ask()
+            asked = self._asking[1]
+            if asked is None:
+                return await self._queue.report(self._worker_id, items, serial=serial)
+            turn = await self._queue.turn(
+                self._worker_id, asked.capacity, items, called=asked.called, last_id=self._last_id, serial=serial
+            )
+        await self._accept(turn.leases)
+        return turn.refused
 
     async def _keep_leases(self) -> None:
         while True:
@@ -263,6 +271,7 @@ class WorkerServer:
 
     async def _release(self, job_ids: Sequence[str]) -> None:
         await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
+        self._intake.woken()  # the queue has no room of a worker that returned jobs
 
     def _failed(self, error: Exception) -> None:
         log.error("the engine failed: %s", describe_error(error))

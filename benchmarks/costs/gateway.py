@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.common.store import own_store
 from benchmarks.costs.counting import CallCounter, CommandCounter, ObjectCounter, SentCounter
-from benchmarks.gateway.instant import LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, Engine, card, room, worker_status
+from benchmarks.gateway.instant import LEASE_MS, MODEL, WORDS, WORKER_ID, Engine, card, worker_status
 from benchmarks.gateway.stand import TENANT, tenant_key
 from fairlane.gateway.config import GatewaySection, GatewaySettings
 from fairlane.gateway.runtime.resources import Resources
@@ -144,29 +144,29 @@ class Driver:
     async def _objects(self) -> Counter[str]:
         """Return the objects of the gateway's own classes that a stream adds until its first token is awaited."""
         await self._beat()
-        last_id, _, _ = await self._queue.read_control(WORKER_ID, "$", 0)
+        await self._listen()
         before, during = ObjectCounter(), ObjectCounter()
 
         async def waiting() -> None:
             jobs = self._resources.fleet.dispatcher.jobs
             async with asyncio.timeout(WAIT_S):
-                while not all(job.place and job.stream for job in [*jobs.values()]):  # noqa: ASYNC110 - another thread's
+                while not (jobs and all(job.stream for job in [*jobs.values()])):  # noqa: ASYNC110 - another thread's
                     await asyncio.sleep(0.002)
             await self._on_loop(during.count)
 
         await self._on_loop(before.count)
-        await self._exchange(last_id, 1, streams=True, waiting=waiting)
+        await self._exchange(1, streams=True, waiting=waiting)
         await self._settled()
         return during.kinds - before.kinds
 
     async def _request(self, tokens: int, *, streams: bool, prompt: str) -> Cost:
         await self._beat()
-        last_id, _, _ = await self._queue.read_control(WORKER_ID, "$", 0)
+        await self._listen()
         await self._on_loop(self._begin)
         try:
             self._sent.count()
             self._commands.reset()
-            await self._exchange(last_id, tokens, streams=streams, prompt=prompt)
+            await self._exchange(tokens, streams=streams, prompt=prompt)
             await self._settled()
             commands, sent = self._commands.total(), self._sent.count()
         finally:
@@ -175,7 +175,6 @@ class Driver:
 
     async def _exchange(
         self,
-        last_id: str,
         tokens: int,
         *,
         streams: bool,
@@ -187,7 +186,7 @@ class Driver:
         `waiting` is called before the first token."""
         reader, writer = await asyncio.open_connection(*self._server.servers[0].sockets[0].getsockname()[:2])
         writer.write(self._request_bytes(tokens, prompt, streams=streams))
-        job_id = await self._take(last_id)
+        job_id = await self._take()
         row = self._engine.rows[job_id]
         row.pace = 1 if streams else tokens
         if waiting is not None:
@@ -207,16 +206,22 @@ class Driver:
         del self._engine.rows[job_id]
         await self._engine.outlet.emptied()
 
-    async def _take(self, last_id: str) -> str:
-        """Wait for the job, and take it."""
+    async def _take(self) -> str:
+        """Wait for the job that the worker is given."""
         leases: list[Lease] = []
         async with asyncio.timeout(WAIT_S):
             while not leases:
-                last_id, _, _ = await self._queue.read_control(WORKER_ID, last_id, 2_000)
-                leases = await self._queue.take(WORKER_ID, room(SEQUENCES))
+                news = await self._queue.read_news(WORKER_ID, self._engine.last_id, 2_000)
+                self._engine.last_id, leases = news.last_id, news.leases
         self._engine.outlet.took(leases)
         [lease] = leases
         return lease.job.job_id
+
+    async def _listen(self) -> None:
+        """Offer room, and read what came before."""
+        self._engine.outlet.ask()
+        await self._engine.outlet.flushed()
+        self._engine.last_id = (await self._queue.read_news(WORKER_ID, "$", 0)).last_id
 
     async def _settled(self) -> None:
         """Wait until nothing of a request is left in the gateway."""

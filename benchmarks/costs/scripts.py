@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import ParamSpec
 
 import redis
@@ -113,24 +114,29 @@ class Operations:
         await queue.gateway_alive(GATEWAY)
         leases: list[Lease] = []
 
-        async def take() -> None:
-            leases[:] = await queue.take(WORKER_ID, room(1))
+        async def turn(*items: Progress, free: int = 0) -> None:
+            leases[:] = (await queue.turn(WORKER_ID, room(free), items)).leases
 
         for job_id in ("loading", "costs"):
             job = _job(job_id)
             await self._count("put", queue.put, job, tenant_limit=100)
             await self._count("position", queue.position, job_id)
             await self._count("depths", queue.depths)
-            await self._count("take one job", take)
+            await self._count("turn that takes one job", partial(turn, free=1))
             [lease] = leases
             progress = Progress(job_id, lease.epoch, 1, 1.0)
             end = Progress(job_id, lease.epoch, 2, 1.0, Outcome.FINISHED)
             await self._count("report progress", queue.report, WORKER_ID, [progress])
             await self._count("renew a worker's lease", queue.renew, WORKER_ID, [job_id])
             await self._count("record of a job", queue.record, job_id)
-            await self._count("report an end", queue.report, WORKER_ID, [end])
+            await self._count("turn that ends one job", turn, end)
             await self._count("forget a job", queue.forget, [job_id])
-            await self._count("take of nothing", take)
+            await self._count("turn without jobs", turn)
+            await turn(free=1)
+            given = f"given-{job_id}"
+            await self._count("put that leases at once", queue.put, _job(given), tenant_limit=100)
+            await queue.report(WORKER_ID, [Progress(given, 1, 2, 1.0, Outcome.FINISHED)])
+            await queue.retire(WORKER_ID)
             await self._count("reclaim of nothing", queue.reclaim)
             await self._count("renew a gateway's lease", queue.gateway_alive, GATEWAY)
         cancelled = _job("cancelled")

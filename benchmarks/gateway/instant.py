@@ -34,9 +34,11 @@ from fairlane.scheduler.protocol.messages import (
 )
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
+from fairlane.scheduler.queue.types import Progress
+from fairlane.store.bounds import PER_CALL
 from fairlane.store.connections import connections
 from fairlane.store.retry import StoreLink
-from fairlane.worker.outlet import JobOwner, Outlet
+from fairlane.worker.outlet import JobOwner, Outlet, Report
 from fairlane.worker.reports import Publication
 from fairlane.worker.runtime import dial
 
@@ -129,17 +131,31 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.lines: list[Line] = []
-        self.outlet = outlet(self, self.queue, self.registry, self.lines)
+        self.last_id = "0-0"
+        self.called: list[str] = []
+        self.outlet = outlet(self, self.report, self.queue, self.registry, self.lines)
 
     async def take_in(self) -> None:
         """Take jobs and hear of cancellations, until cancelled."""
-        last_id = "0-0"
+        self.outlet.ask()
         while True:
-            last_id, controls, _ = await self.news.read_control(WORKER_ID, last_id, IDLE_MS)
-            for control in controls:
+            news = await self.news.read_news(WORKER_ID, self.last_id, IDLE_MS)
+            self.last_id = news.last_id
+            self.outlet.took(news.leases)
+            for control in news.controls:
                 if isinstance(control, Cancel) and self.outlet.cancel(control.job_id):
                     self.cancel_job(control.job_id)
-            self.outlet.took(await self.queue.take(WORKER_ID, room(SEQUENCES - len(self.rows))))
+            if news.calls:
+                self.called += news.calls
+                self.outlet.ask()
+
+    async def report(self, items: Sequence[Progress], serial: str) -> set[str]:
+        """Report, and offer the room that is free by then."""
+        called, self.called = self.called[-PER_CALL:], []
+        free = room(SEQUENCES - len(self.rows))
+        turn = await self.queue.turn(WORKER_ID, free, items, called=called, last_id=self.last_id, serial=serial)
+        self.outlet.took(turn.leases)
+        return turn.refused
 
     async def step(self) -> None:
         """Step the rows that may make a token, again and again, until cancelled."""
@@ -231,7 +247,7 @@ class Line:
         self.link.send([Open(ECHO, "", 0)])
 
 
-def outlet(owner: JobOwner, queue: RedisQueue, registry: RedisRegistry, lines: list[Line]) -> Outlet:
+def outlet(owner: JobOwner, report: Report, queue: RedisQueue, registry: RedisRegistry, lines: list[Line]) -> Outlet:
     """What sends this worker's tokens to the gateways, each a new one of `lines`, and its progress to the store."""
 
     def new_link(job: Job, peer: GatewayPeer) -> Dialer:
@@ -241,7 +257,7 @@ def outlet(owner: JobOwner, queue: RedisQueue, registry: RedisRegistry, lines: l
     return Outlet(
         owner,
         dial=new_link,
-        report=lambda items, serial: queue.report(WORKER_ID, items, serial=serial),
+        report=report,
         release=partial(queue.release, WORKER_ID),
         link=StoreLink(LEASE_MS / 1e3),
         new_serial=queue.new_serial,

@@ -48,10 +48,9 @@ class _Line:
     due: asyncio.Event = field(default_factory=asyncio.Event)
     # Settled and ended jobs whose records will be deleted, with the loop time of their end, oldest first.
     ended: dict[str, float] = field(default_factory=dict)
-    # Jobs for which one worker was called, and which may still be waiting for it.
-    called: list[str] = field(default_factory=list)
-    # Asks the store whether called workers took their jobs. Runs while calls may be unanswered.
-    rousing: asyncio.Task[None] | None = None
+    # Jobs that one worker was given or called for, and has perhaps not started.
+    watched: list[str] = field(default_factory=list)
+    watching: asyncio.Task[None] | None = None
 
     def note_end(self, job_id: str) -> None:
         self.ended[job_id] = asyncio.get_running_loop().time()
@@ -115,14 +114,14 @@ class Dispatcher:
         if isinstance(event, TokenDelta):
             self.open_requests.produced(job, ends=event.finish_reason is not None)
 
-    def called(self, job: LiveJob) -> None:
-        """Record that one worker was called for a job. All are woken if it does not take the job soon."""
+    def watch(self, job: LiveJob) -> None:
+        """Watch that the worker that got a job, or was called for it, starts it soon. Others are called else."""
         line = self._lines.get(job.queue)
         if line is None:
             return
-        line.called.append(job.id)
-        if line.rousing is None or line.rousing.done():
-            line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
+        line.watched.append(job.id)
+        if line.watching is None or line.watching.done():
+            line.watching = asyncio.get_running_loop().create_task(self._watch(line))
 
     async def position(self, job: LiveJob) -> int | None:
         """Return a job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
@@ -166,7 +165,7 @@ class Dispatcher:
         self.open_requests.left(job)
 
     async def _close(self, line: _Line) -> None:
-        tasks = [*line.tasks, *([line.rousing] if line.rousing else [])]
+        tasks = [*line.tasks, *([line.watching] if line.watching else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -192,20 +191,14 @@ class Dispatcher:
         job = self._jobs.get(job_id)
         return job is not None and not (job.begun or job.finished or job.stream)
 
-    async def _rouse(self, line: _Line) -> None:
-        """Ask the store whether called workers came, every CALL_PATIENCE_MS while a job has no token.
-
-        During an outage of the store this stops; `reclaim` does the same afterwards."""
-        left_ms = CALL_PATIENCE_MS
+    async def _watch(self, line: _Line) -> None:
+        """Ask the store about jobs without a stream, every CALL_PATIENCE_MS. It stops while the store is away."""
         with suppress(*STORE_ERRORS):
-            while left_ms:
-                await asyncio.sleep(left_ms / 1e3)
-                line.called = [job_id for job_id in line.called if self._may_wait(job_id)]
-                asked = len(line.called)
-                left_ms = await line.link.calls.rouse() if asked else 0
-                if not left_ms:
-                    del line.called[:asked]
-                    left_ms = CALL_PATIENCE_MS if line.called else 0
+            while line.watched:
+                await asyncio.sleep(CALL_PATIENCE_MS / 1e3)
+                waiting, line.watched = [job_id for job_id in line.watched if self._may_wait(job_id)], []
+                if waiting:
+                    line.watched += await line.link.calls.rouse(waiting)
 
     async def tend(self, name: str) -> None:
         """Run one round of upkeep for a queue with a line. Raises STORE_ERRORS."""

@@ -182,7 +182,7 @@ class Submitter:
         job.place = put.position
         self.dispatcher.open_requests.placed(job, put.position)
         if put.called:
-            self.dispatcher.called(job)
+            self.dispatcher.watch(job)
 
 
 def _span_attributes(reservation: Reservation) -> dict[str, Value | None]:

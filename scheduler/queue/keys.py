@@ -30,18 +30,17 @@ are weighted tokens. Under `fl:{queue}:`
 | `past_gateways` | sorted set | gateways whose lease has expired, by when; their events may remain for an hour |
 | `ended:<tenant>` | sorted set | its ended jobs that have a record, by when that expires |
 | `reported:<worker>` | hash | part of a report → its serial and refused jobs; expires after an hour |
-| `took:<worker>` | string | serial and jobs of its last `take`, for a repeat of that call; expires after one lease |
+| `took:<worker>` | string | serial and jobs of its last `turn`, for a repeat of that call; expires after one lease |
 | `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |
 | `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: reclaim does nothing before; `served`: last renew |
 | `events:<gateway>` | stream | ends that the store decided: field `e` is one encoded Finished |
-| `control:<worker>` | stream | commands of gateways: field `c` is one encoded Control, field `w` a call |
+| `control:<worker>` | stream | commands of gateways: `c`: an encoded Control, `w`: a job that it is called for |
+| `leases:<worker>` | stream | jobs that it was given at once: the fields of a lease, until it has read them |
 | `homes:<generation>` | hash | digest of a prompt's prefix → the worker that took it last (prefix_affinity.py) |
-| `wake` | stream | one entry: the last time that all workers were woken, and the preferred worker |
-| `rooms` | hash | worker → capacity that it offered (lua/lib/rooms.lua), less the jobs that it was called for |
+| `rooms` | hash | worker → capacity that it offered (lua/lib/rooms.lua), less the jobs that it was given since |
 | `room:<lane>` | sorted set | workers that could start a job in the lane, by KV tokens |
-| `called` | sorted set | workers that were called for a job and have not taken since, by when |
-| `calls:<worker>` | set | jobs that the worker was called for; removed with its entry in `called` |"""
+| `yielding:<lane>` | sorted set | workers with work in the lane that may yield, by its sequences |"""
 
 from pathlib import Path
 
@@ -57,7 +56,7 @@ from fairlane.store.scripts import read_scripts
 # Maximum entries of a stream: a reader that is further behind counts as dead long before.
 STREAM_LENGTH = 16_384
 # What all functions share, in this order.
-_SHARED = ("base", "promises", "jobs", "prefix_affinity", "rooms", "take_order")
+_SHARED = ("base", "promises", "jobs", "reports", "prefix_affinity", "take_order", "rooms")
 # Functions that only read. All others but these two free memory or hold leases, so they run where memory is full.
 _READERS = ("record", "published", "position", "waiting", "depths")
 _GROWING = ("put", "exchange_reports")
@@ -70,7 +69,7 @@ _LUA_CONSTANTS = {
     prefix_affinity: "AFFINITY_DELAY_MS AFFINITY_GENERATION_MS AFFINITY_LOAD_RATIO AFFINITY_PEERS DIGEST_BYTES"
     " MAX_AFFINITIES",
     ordering: "BEHIND LEAD PLENTY SHORT_FIRST",
-    rooms: "CALL_PATIENCE_MS ROOMS_PER_PUT",
+    rooms: "CALL_PATIENCE_MS HANDED_PATIENCE_MS ROOMS_PER_PUT",
     promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MAX_TAKEN RECENT_MS SURGE_MS WHOLE",
 }
 

@@ -28,8 +28,8 @@ POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} tim
 
 
 class JobBook:
-    """All jobs and their transitions: add → lease → (give back → lease)* → end. Each keeps indexes, counters and shares
-    consistent."""
+    """All jobs and their transitions: add → seat → lease → (give back → lease)* → end. Each keeps indexes, counters and
+    shares consistent."""
 
     def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
         self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
@@ -53,8 +53,9 @@ class JobBook:
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: int) -> QueuedJob:
-        """Queue a new job. It becomes best effort if its claim does not fit, or if its tenant is outside Θ.
+        """Record a new job; the caller queues or leases it.
 
+        It becomes best effort if its claim does not fit, or if its tenant is outside Θ.
         `generated` is the number of tokens that it continues from. Raises Unattainable, unless the job waited in
         another queue before: an admitted job stays admitted."""
         claimed_us, bucket_ms, level = claim_us(job), None, self.levels[job.lane]
@@ -74,11 +75,15 @@ class JobBook:
         if bucket_ms is not None:
             entry.claim_us, entry.bucket_ms = claimed_us, bucket_ms
         self.entries[job.job_id] = entry
-        self._seat(entry)
         return entry
 
     def lease(self, entry: QueuedJob, worker_id: str, now_ms: int) -> Lease:
+        """Lease a waiting job to a worker."""
         self._unseat(entry)
+        return self.hold(entry, worker_id, now_ms)
+
+    def hold(self, entry: QueuedJob, worker_id: str, now_ms: int) -> Lease:
+        """Lease a job that does not wait."""
         entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
         entry.epoch += 1
         entry.credit = entry.provisional_cost
@@ -123,7 +128,7 @@ class JobBook:
         self._refund(entry)
         entry.state, entry.worker_id, entry.returned, entry.queued_ms = JobState.QUEUED, "", True, now_ms
         entry.epoch += 1
-        self._seat(entry)
+        self.seat(entry)
 
     def lose(self, entry: QueuedJob, now_ms: int) -> None:
         """Return a leased job of a dead worker to the queue; after MAX_LOSSES it ends as failed."""
@@ -150,7 +155,7 @@ class JobBook:
     def _no_promises(self) -> Promises:
         return Promises([places.lane.share_floor for places in self.places.values()])
 
-    def _seat(self, entry: QueuedJob) -> None:
+    def seat(self, entry: QueuedJob) -> None:
         self.places[entry.job.lane].enter(entry)
         insort(self._expiry, self._end_of_wait(entry))
 

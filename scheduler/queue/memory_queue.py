@@ -74,11 +74,13 @@ class LaneQueue:
         is_free = oldest_wait_ms <= AFFINITY_DELAY_MS and not entry.job.guaranteed
         if is_free:
             entry.preferred = self._affinity.find(now_ms, prefixes, partial(self._may_be_preferred, now_ms))
-        entry.called = self._call_worker(now_ms, entry)
-        return Put(places.position(entry), entry.job.guaranteed, entry.preferred, entry.called)
+        entry.called = self._place(now_ms, entry)
+        return Put(self.position(job.job_id) or 0, entry.job.guaranteed, entry.preferred, entry.called)
 
-    def _call_worker(self, now_ms: int, entry: QueuedJob) -> str:
-        """Return the worker called for a new job; none here, since simulated workers ask for jobs all the time."""
+    def _place(self, now_ms: int, entry: QueuedJob) -> str:
+        """Queue a new job, or lease it at once. Return the worker that has it or was called for it; none here, since
+        simulated workers ask for jobs all the time."""
+        self._book.seat(entry)
         return ""
 
     def record(self, job_id: str) -> JobRecord | None:
@@ -154,10 +156,15 @@ class LaneQueue:
         return self._take(now_ms, worker_id, capacity)
 
     def _take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
-        self._workers.setdefault(worker_id, now_ms + self._lease_ms)
+        return self._pick(now_ms, worker_id, self._order(now_ms, worker_id, capacity))
+
+    def _order(self, now_ms: int, worker_id: str, capacity: Capacity) -> Order:
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
-        order = Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect)
+        return Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect)
+
+    def _pick(self, now_ms: int, worker_id: str, order: Order) -> list[Lease]:
+        self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         leases: list[Lease] = []
         while len(leases) < bounds.PER_CALL and (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))

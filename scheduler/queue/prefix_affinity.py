@@ -1,12 +1,12 @@
 """Prefix affinity: the worker that recently computed a prompt's prefix, where its KV is probably still cached.
 
-Affinity is only a hint. `put` names the preferred worker of a new job when it wakes the workers. That worker asks for
-jobs at once, the others AFFINITY_DELAY_MS later or when they have another reason. The result of `take` does not depend
-on it, so the order of jobs is unaffected. A preferred worker that is gone or full delays its job by at most that time.
+Affinity is only a hint. `put` gives a new job to its preferred worker if that worker has room, and to another
+otherwise (`scheduler.queue.rooms`). What a `turn` leases does not depend on it, so the order of jobs is unaffected, and
+a preferred worker that is full delays no job.
 
 A prefix is identified by digests of its tokens at LENGTHS, salted with the sharing scope, so that no tenant learns
-anything about another's prompts. `take` records the longest digest of a job, at most MAX_AFFINITIES in a generation.
-`put` looks up all of them, the longest first, in this generation and the previous one."""
+anything about another's prompts. Each lease records the longest digest of its job, at most MAX_AFFINITIES in a
+generation. `put` looks up all of them, the longest first, in this generation and the previous one."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,7 @@ from hashlib import blake2b
 from fairlane.scheduler.planner.kv.prefix_reuse import scope_of
 from fairlane.scheduler.protocol.messages import Job
 
-# Other workers wait this long before they ask for a job that has a preferred worker. If a job in a lane has already
-# waited longer, all workers are nearly full, and no worker is preferred in that lane.
+# If a job in a lane has waited longer, all workers are nearly full, and no worker is preferred in that lane.
 AFFINITY_DELAY_MS = 5
 # Length of a generation. An entry is remembered for one to two of them.
 AFFINITY_GENERATION_MS = 300_000

@@ -19,7 +19,6 @@ from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import (
-    Control,
     Finished,
     Job,
     Lease,
@@ -35,14 +34,15 @@ from fairlane.scheduler.queue.types import (
     JobState,
     LaneDepth,
     LaneFull,
+    News,
     Progress,
     Published,
     Put,
     QueuePresence,
     ReportExchange,
     TenantQueueFull,
+    Turn,
     Unattainable,
-    Wake,
     claim_due_ms,
     claim_us,
     due_after_ms,
@@ -63,6 +63,8 @@ TRIM_EVERY = 64
 Arg = bytes | str | int | float
 # Of a stream: ids and fields.
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
+# Of an entry in a worker's stream of leases, in the order of `_lease`.
+_LEASE_FIELDS = (b"b", b"e", b"a", b"g", b"s")
 _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
@@ -88,7 +90,7 @@ class RedisQueue:
         self.name = name
         self._redis = redis
         self._prefix = prefix(name)
-        self._lanes = [lane.name for lane in in_rank_order(lanes)]
+        self.lanes = [lane.name for lane in in_rank_order(lanes)]
         self._clock = clock
         self._library = library(lanes, lease_ms, window)
         # Time from the last `reclaim` until the next worker's lease expires; 0: none.
@@ -187,7 +189,7 @@ class RedisQueue:
         return {
             lane: LaneDepth(queued=queued, oldest_wait_ms=oldest_wait_ms, queued_tokens=max(0, tokens))
             for lane, queued, oldest_wait_ms, tokens in zip(
-                self._lanes, answer[::3], answer[1::3], answer[2::3], strict=True
+                self.lanes, answer[::3], answer[1::3], answer[2::3], strict=True
             )
         }
 
@@ -199,14 +201,22 @@ class RedisQueue:
             gateway_id,
             self.new_serial(),
             report,
-            *(refused_us.get(lane, 0) for lane in self._lanes),
+            *(refused_us.get(lane, 0) for lane in self.lanes),
         )
-        lanes = len(self._lanes)
-        asked = {lane: part / WHOLE for lane, part in zip(self._lanes, answer[:lanes], strict=True)}
+        lanes = len(self.lanes)
+        asked = {lane: part / WHOLE for lane, part in zip(self.lanes, answer[:lanes], strict=True)}
         return ReportExchange(tuple(sorted(zip(answer[lanes::2], answer[lanes + 1 :: 2], strict=True))), asked)
 
     async def waiting(self, tenant: str) -> int:
         return int(await self._call("waiting", tenant))
+
+    async def rouse(self, job_ids: Iterable[str]) -> set[str]:
+        """Find other workers for a gateway's jobs of which it has no stream. Return those to ask about again, after
+        CALL_PATIENCE_MS."""
+        watched = set[str]()
+        for chunk in chunks(job_ids):
+            watched |= _texts(await self._call("rouse", *chunk))
+        return watched
 
     async def gateway_alive(self, gateway_id: str) -> None:
         """Record a gateway's heartbeat; after GATEWAY_LEASES leases without one, its jobs are cancelled."""
@@ -231,20 +241,28 @@ class RedisQueue:
 
     # Calls of workers.
 
-    async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
-        """Lease the most urgent jobs that this worker can start, at most PER_CALL.
+    async def turn(
+        self,
+        worker_id: str,
+        capacity: Capacity,
+        items: Sequence[Progress] = (),
+        *,
+        called: Sequence[str] = (),
+        last_id: str = "",
+        serial: str | None = None,
+    ) -> Turn:
+        """Record the progress of a worker's jobs, and lease it the most urgent ones that can start, at most PER_CALL.
 
-        Returns none until the worker knows, from `renew`, that it lost its jobs."""
-        room = [
-            given
-            for lane in self._lanes
-            for given in (capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0))
-        ]
-        whole = capacity.most_sequences, capacity.most_tokens
-        yielding = [given for lane in self._lanes for given in _yielded(capacity.yielding.get(lane))]
+        `called`: jobs that it was called for, at most PER_CALL. `last_id`: what it has read of its streams (`News`). No
+        leases are returned until the worker knows, from `renew`, that it lost its jobs."""
         own = serial or self.new_serial()
-        answers = await self._call("take", worker_id, own, capacity.prefill_ms, *whole, *room, *yielding)
-        return [_lease(answer) for answer in answers]
+        refused = await self.report(worker_id, items[bounds.PER_CALL :], serial=own, part=1)
+        report = list(chain.from_iterable(map(_progress, items[: bounds.PER_CALL])))
+        unread = _next_id(last_id.partition("/")[2])
+        answer = await self._call(
+            "turn", worker_id, own, unread, len(called), *called, len(report), *report, *self._room(capacity)
+        )
+        return Turn(refused | _texts(answer[0]), [_lease(*fields) for fields in answer[1]])
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
         """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were reassigned.
@@ -256,16 +274,18 @@ class RedisQueue:
             await self._return_unknown(worker_id, set(holding))
         return bool(await self._call("renew", worker_id, serial or self.new_serial()))
 
-    async def report(self, worker_id: str, items: Sequence[Progress], *, serial: str | None = None) -> set[str]:
+    async def report(
+        self, worker_id: str, items: Sequence[Progress], *, serial: str | None = None, part: int = 0
+    ) -> set[str]:
         """Record the progress of a worker's jobs. Return the jobs that were refused.
 
         Refused: unknown, ended, not this worker's, a stale epoch. A caller that repeats a call after a lost reply
-        passes the same `serial`, and it is recorded once."""
+        passes the same `serial`, and it is recorded once. `part`: the number of its first part under that serial."""
         own = serial or self.new_serial()
         refused = set[str]()
-        for part, chunk in enumerate(chunks(items)):
-            answer = await self._call("report", worker_id, own, part, *chain.from_iterable(map(_progress, chunk)))
-            refused |= {job_id.decode() for job_id in answer}
+        for number, chunk in enumerate(chunks(items), start=part):
+            answer = await self._call("report", worker_id, own, number, *chain.from_iterable(map(_progress, chunk)))
+            refused |= _texts(answer)
         return refused
 
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
@@ -273,29 +293,29 @@ class RedisQueue:
             await self._call("release", worker_id, "", *chunk)
 
     async def retire(self, worker_id: str) -> None:
-        """Stop calling a worker that takes no more jobs. If a job that it was called for still waits, every worker is
-        woken."""
+        """Withdraw the room of a worker that takes no more jobs."""
         await self._call("retire", worker_id)
 
-    async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
-        """Return this worker's controls after `last_id`, the id to continue from, and whether to ask for jobs.
+    async def read_news(self, worker_id: str, last_id: str, block_ms: int) -> News:
+        """Return what this worker's streams hold after `last_id`.
 
-        `last_id` is the id that the last call returned; `0-0` (woken at once if anything was ever queued) or `$` to
-        start. `block_ms` 0 does not wait; waits are limited to MAX_BLOCK_MS."""
-        control, wake = control_stream(self.name, worker_id), f"{self._prefix}wake"
-        control_id, _, wake_id = last_id.partition("/")
+        `last_id` is that of the last `News`; `0-0` or `$` (only what comes later) to start. `block_ms` 0 does not wait;
+        waits are limited to MAX_BLOCK_MS."""
+        control, given = control_stream(self.name, worker_id), f"{self._prefix}leases:{worker_id}"
+        control_id, _, given_id = last_id.partition("/")
         control_id = await self._resolve(control, control_id)
-        wake_id = await self._resolve(wake, wake_id or last_id)
+        given_id = await self._resolve(given, given_id or last_id)
         await self._trim(control, control_id)
-        streams = dict(await self._read({control: control_id, wake: wake_id}, block_ms))
-        commands, woken = streams.get(control.encode(), []), streams.get(wake.encode(), [])
-        controls = controls_of(fields[b"c"] for _, fields in commands if b"c" in fields)
-        next_id = (
-            f"{commands[-1][0].decode() if commands else control_id}/{woken[-1][0].decode() if woken else wake_id}"
+        streams = dict(await self._read({control: control_id, given: given_id}, block_ms))
+        commands, handed = streams.get(control.encode(), []), streams.get(given.encode(), [])
+        control_id = commands[-1][0].decode() if commands else control_id
+        given_id = handed[-1][0].decode() if handed else given_id
+        return News(
+            f"{control_id}/{given_id}",
+            list(controls_of(fields[b"c"] for _, fields in commands if b"c" in fields)),
+            [_lease(*(fields[name] for name in _LEASE_FIELDS)) for _, fields in handed],
+            [fields[b"w"].decode() for _, fields in commands if b"w" in fields],
         )
-        if any(b"w" in fields for _, fields in commands):
-            return next_id, controls, Wake.CALLED
-        return next_id, controls, _wake(woken[-1][1][b"w"], worker_id) if woken else Wake.NOTHING
 
     # Calls of the elected gateway, each second.
 
@@ -309,12 +329,6 @@ class RedisQueue:
             count, is_more, self.lapse_ms = await self._call("reclaim")
             lost += count
         return lost
-
-    async def rouse(self) -> int:
-        """Wake every worker if a called one has not taken its job in time.
-
-        Return milliseconds until the next call is late, or 0 if none is open."""
-        return int(await self._call("rouse"))
 
     # Calls of gateways for a queue without workers.
 
@@ -331,6 +345,14 @@ class RedisQueue:
 
         Return whether the queue no longer holds the job."""
         return bool(await self._call("withdraw", job_id, grace_ms))
+
+    def _room(self, capacity: Capacity) -> list[Arg]:
+        room: list[Arg] = [capacity.prefill_ms, capacity.most_sequences, capacity.most_tokens]
+        for lane in self.lanes:
+            room += [capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0)]
+        for lane in self.lanes:
+            room += _yielded(capacity.yielding.get(lane))
+        return room
 
     def _call(self, operation: str, *args: Arg) -> Awaitable[Any]:
         clock = "" if self._clock is None else self._clock()
@@ -379,8 +401,14 @@ def _progress(item: Progress) -> list[Arg]:
     return [job_id, epoch, generated, cost, ends or "", len(token_ids), *map(_packed, token_ids)]
 
 
-def _wake(preferred: bytes, worker_id: str) -> Wake:
-    return Wake.LATER if preferred and preferred.decode() != worker_id else Wake.NOW
+def _texts(names: Iterable[bytes]) -> set[str]:
+    return {name.decode() for name in names}
+
+
+def _next_id(last_id: str) -> str:
+    """Return the lowest id after `last_id` in a stream."""
+    time_ms, _, number = last_id.partition("-")
+    return f"{time_ms}-{int(number) + 1}" if number else ""
 
 
 def _packed(token_ids: Sequence[int]) -> bytes:
@@ -398,10 +426,11 @@ def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
     return *figures, len(own.begun), *own.begun, len(own.waiting), *own.waiting
 
 
-def _lease(answer: list[Any]) -> Lease:
-    body, epoch, arrived_ms_ago, guaranteed, started = answer
-    job = msgspec.structs.replace(_job.decode(body), guaranteed=bool(guaranteed))
-    return Lease(job=job, epoch=epoch, arrived_ms_ago=arrived_ms_ago, started=bool(started))
+def _lease(
+    body: bytes, epoch: bytes | int, arrived_ms_ago: bytes | int, guaranteed: bytes | int, started: bytes | int
+) -> Lease:
+    job = msgspec.structs.replace(_job.decode(body), guaranteed=bool(int(guaranteed)))
+    return Lease(job=job, epoch=int(epoch), arrived_ms_ago=int(arrived_ms_ago), started=bool(int(started)))
 
 
 def _record(answer: list[Any] | None) -> JobRecord | None:

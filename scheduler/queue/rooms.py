@@ -1,25 +1,33 @@
-"""Selection of the worker that is called for a new job, from the free capacity ("room") that workers register.
+"""The worker that gets a new job, from the free capacity ("room") that workers register.
 
-    1. A `take` that finds no job registers what its worker could start: its room.
-    2. `put` calls one worker whose room fits the job and subtracts the job from that room. The job's preferred worker
-       comes first (`scheduler.queue.prefix_affinity`), then the worker with the most free KV. A worker that was called
-       already and has not taken since is not called again: its `take` will see both jobs.
-    3. If no room fits, every worker is woken: full workers may have work that yields to the new job.
-    4. A `take` answers its worker's calls. A job that it was called for and that still waits passes to the worker that
-       was called last and has not taken since. If there is none, every worker is woken.
-    5. A worker loses its room if it has not answered after CALL_PATIENCE_MS, if it stops taking or if its lease
-       expires. Every worker is woken if a job that it was called for still waits. Gateways check this with `rouse`.
+    1. Each `turn` of a worker registers the room that its leases leave.
+    2. `put` leases a new job at once if a worker's room fits it and no waiting job may come first: one of its lane or
+       a lane above, one that has waited long enough for promotion, or one owed to a share floor. The job's preferred
+       worker comes first (`scheduler.queue.prefix_affinity`), then the worker with the most free KV. The worker reads
+       the lease from its stream; the job is subtracted from its room.
+    3. Otherwise the job waits, and `put` calls one worker: one whose room fits, or else one with work that may yield. A
+       called worker has no room until its next `turn`, which hands out jobs in their order with or without a call. That
+       `turn` names the jobs that the worker was called for; others are called for those that still wait.
+    4. A job that came back from a worker calls one too.
+    5. A gateway that has no stream of a job asks again (`rouse`): after CALL_PATIENCE_MS for a job that waits, and
+       after HANDED_PATIENCE_MS for one that was leased at once, which returns to the queue. No job is called for again
+       more than ROOMS_PER_PUT times.
+    6. A worker loses its room if it stops taking, if its lease expires, or if it has not started a job in time.
 
-A call is a hint: `take` hands out jobs in the same order with or without it. `lua/lib/rooms.lua` is the code."""
+No call wakes more than one worker. A waiting job that nobody was called for goes to the worker whose room grows.
+`lua/lib/rooms.lua` is the code."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.messages import Job
 
-# Time that a called worker has to answer: an order of magnitude more than a `take` on a busy machine.
+# Time that a called worker has to answer: an order of magnitude more than a `turn` on a busy machine.
 CALL_PATIENCE_MS = 200
+# Time that a worker has to start a job that it was given, a new link to the gateway included.
+HANDED_PATIENCE_MS = 1_000
 # Workers whose rooms are compared with a job: those with the most free KV in its lane.
 ROOMS_PER_PUT = 8
 
@@ -72,3 +80,12 @@ class Room:
     def close(self, first: int, last: int) -> None:
         for level in range(first, last + 1):
             self.sequences[level] = 0
+
+
+def remaining(capacity: Capacity, jobs: Iterable[Job], lanes: Sequence[str]) -> Capacity:
+    """Return the capacity that the queue still knows of after it leased these jobs. `lanes`: most urgent first."""
+    room = Room.of(capacity, lanes)
+    for job in jobs:
+        room.occupy(lanes.index(job.lane), Need(job.n, len(job.prompt) + job.n, job.max_total_tokens))
+    sequences = dict(zip(lanes, room.sequences, strict=True))
+    return replace(capacity, sequences=sequences, kv_tokens=dict(zip(lanes, room.kv_tokens, strict=True)))

@@ -64,8 +64,13 @@ class QueuedJob:
     returned: bool = False
     prefixes: bytes = b""
     preferred: str = ""
-    # The worker called for it when it was put; empty: every worker was woken.
+    # The worker that it was leased to or that was called for it when it was put; empty: neither.
     called: str = ""
+    # Times that another worker was called for it, and when the last one was.
+    passes: int = 0
+    roused_ms: int = 0
+    # It was leased at once when it was put.
+    handed: bool = False
     losses: int = 0
     # Workers' time reserved for its guarantee, until its first token.
     claim_us: int = 0
@@ -241,7 +246,7 @@ class YieldOffer:
 
     def __init__(self, places: Places, yielding: Yielding, window: float) -> None:
         self._places, self._window = places, window
-        self._jobs, self._sequences, self._kv_tokens = yielding.jobs, yielding.sequences, yielding.kv_tokens
+        self._jobs, self.sequences, self._kv_tokens = yielding.jobs, yielding.sequences, yielding.kv_tokens
         self._shorter_than = yielding.shorter_than or math.inf
         self._waiting, self._begun = set(yielding.waiting), frozenset(yielding.begun)
         self._most: float | None = None
@@ -250,11 +255,11 @@ class YieldOffer:
 
     @property
     def is_open(self) -> bool:
-        return self._sequences > 0
+        return self.sequences > 0
 
     def suits(self, entry: QueuedJob, tokens: int) -> bool:
         tenant = entry.job.tenant
-        if entry.job.n > self._sequences or tokens > self._kv_tokens:
+        if entry.job.n > self.sequences or tokens > self._kv_tokens:
             return False
         if entry.job.guaranteed:
             return True
@@ -270,7 +275,7 @@ class YieldOffer:
         self._jobs -= tenant not in self._begun and not entry.job.guaranteed
         self._one_waits = self._one_waits or tenant in self._begun
         self._waiting.add(tenant)
-        self._sequences -= entry.job.n
+        self.sequences -= entry.job.n
         self._kv_tokens -= tokens
 
     def _most_served(self) -> float:
@@ -297,7 +302,8 @@ class Order:
         suspect: bool,
     ) -> None:
         self._lanes, self._entries, self._suspect = lanes, entries, suspect
-        self._room = Room.of(capacity, [places.lane.name for places in lanes])
+        # What is left of the worker's room.
+        self.room = Room.of(capacity, [places.lane.name for places in lanes])
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
         self._windows = [places.window(capacity.prefill_ms) for places in lanes]
@@ -306,6 +312,11 @@ class Order:
             for places, window in zip(lanes, self._windows, strict=True)
         ]
         self._least: list[float] = []
+
+    @property
+    def yielding(self) -> list[int]:
+        """What is left of the sequences that would yield, by lane."""
+        return [offer.sequences for offer in self._offers]
 
     def pick(self) -> QueuedJob | None:
         """Return the first candidate that fits, or the first that other work yields to; None if there is none.
@@ -319,15 +330,15 @@ class Order:
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
                 level, is_floor = self._levels[entry.job.lane], rank == FLOOR
-                if not (is_floor or self._room.is_open(level)):
+                if not (is_floor or self.room.is_open(level)):
                     continue
-                if self._room.fits(level, entry.need):
+                if self.room.fits(level, entry.need):
                     self._occupy(level, entry)
                     return entry
-                if is_floor and self._room.sequences[level] > 0:
-                    self._room.close(0, level)
+                if is_floor and self.room.sequences[level] > 0:
+                    self.room.close(0, level)
                 elif not is_floor and entry.due_ms <= self._now_ms:
-                    self._room.close(rank, level)
+                    self.room.close(rank, level)
         return self._pick_yielding()
 
     def _pick_yielding(self) -> QueuedJob | None:
@@ -335,7 +346,7 @@ class Order:
             if not offer.is_open:
                 continue
             for entry in sorted(self._returned(level) + self._heads(level), key=self._key):
-                tokens = self._room.tokens(entry.need)
+                tokens = self.room.tokens(entry.need)
                 if offer.suits(entry, tokens):
                     offer.give(entry, tokens)
                     self._occupy(level, entry)
@@ -355,7 +366,7 @@ class Order:
                     yield FLOOR, small
                     yield level, [one for one in behind if one not in small]
         for level in range(len(self._lanes)):
-            if self._room.is_open(level):
+            if self.room.is_open(level):
                 yield level, self._returned(level)
                 yield level, self._heads(level) + self._promoted(level) + self._promoted(level + 1)
 
@@ -378,7 +389,7 @@ class Order:
     def _promoted(self, level: int) -> list[QueuedJob]:
         """Return the jobs that have waited long enough to go first in their lane and to be promoted to the one
         above."""
-        if level >= len(self._lanes) or not self._room.is_open(level):
+        if level >= len(self._lanes) or not self.room.is_open(level):
             return []
         return self._first(level, self._lanes[level].promoted(self._now_ms), OLDEST_PER_TAKE)
 
@@ -393,13 +404,13 @@ class Order:
         alone."""
         is_in_time = self._now_ms < entry.expires_ms(self._lanes[level].lane.max_wait_ms)
         is_suspect = self._suspect and entry.losses >= SUSPECT_LOSSES
-        return is_in_time and self._room.could_hold(entry.need) and not is_suspect
+        return is_in_time and self.room.could_hold(entry.need) and not is_suspect
 
     def _is_within_floor(self, share: float, entry: QueuedJob) -> bool:
-        return entry.job.n == 1 and self._room.tokens(entry.need) <= share * self._room.most_tokens
+        return entry.job.n == 1 and self.room.tokens(entry.need) <= share * self.room.most_tokens
 
     def _occupy(self, level: int, entry: QueuedJob) -> None:
-        self._room.occupy(level, entry.need)
+        self.room.occupy(level, entry.need)
         self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
 
     def _key(self, entry: QueuedJob) -> Key:

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, first_due_ms, promised_due_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Job, Outcome
+from fairlane.scheduler.protocol.messages import Control, Job, Lease, Outcome
 from fairlane.scheduler.queue.promises import RECENT_MS
 
 # Weighted tokens charged per choice when a job is taken, before its worker has reported anything.
@@ -128,25 +128,34 @@ class ReportExchange(NamedTuple):
 class Put(NamedTuple):
     """The result of queueing a job."""
 
-    # 1 + the tenant's own jobs ahead in its lane; 0 if the job was put before and is no longer queued.
+    # 1 + the tenant's own jobs ahead in its lane; 0 if the job does not wait.
     position: int
     # Whether its deadlines are guaranteed: its gateway requested it, and other gateways' guarantees left room for it.
     guaranteed: bool
     # The preferred worker (`scheduler.queue.prefix_affinity`); empty: none.
     preferred: str = ""
-    # The worker that was called for it (`scheduler.queue.rooms`); empty: every worker was woken.
+    # The worker that it was leased to, or that was called for it (`scheduler.queue.rooms`); empty: neither.
     called: str = ""
 
 
-class Wake(IntEnum):
-    """Notification of a worker by the queue."""
+class Turn(NamedTuple):
+    """The result of a worker's turn."""
 
-    NOTHING = 0
-    NOW = 1
-    # There may be jobs, but another worker is preferred.
-    LATER = 2
-    # This worker was called for a job, and no other was woken.
-    CALLED = 3
+    # Jobs whose reported progress was refused.
+    refused: set[str]
+    leases: list[Lease]
+
+
+class News(NamedTuple):
+    """What a worker read from its streams."""
+
+    # To continue from.
+    last_id: str
+    controls: list[Control]
+    # Jobs that it was given at once.
+    leases: list[Lease]
+    # Jobs that it was called for.
+    calls: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Cancel
 from fairlane.scheduler.queue import keys as queue_keys
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store import checks
 from fairlane.store import cluster as store_cluster
@@ -51,7 +50,7 @@ from tests.support.gateway.served import (
 from tests.support.ports import free_port
 from tests.support.quotas.auditing import failing, note
 from tests.support.quotas.house import ask, charge
-from tests.support.scheduler.queues import PLENTY, job
+from tests.support.scheduler.queues import PLENTY, TakingQueue, job
 from tests.support.store.cluster import Masters
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -158,7 +157,7 @@ async def test_changes_of_roots_on_all_nodes_are_told_at_once_or_later_and_once(
 
 async def test_a_queue_is_shared_with_workers(masters: Masters, store: Connections) -> None:
     client = store_cluster.client(masters.url, limit=4, timeout_s=LIMIT_S)
-    gateway, worker = (RedisQueue(each, "tiny@0", DEFAULT_LANES) for each in (store.short, client))
+    gateway, worker = (TakingQueue(each, "tiny@0", DEFAULT_LANES) for each in (store.short, client))
     reader = store.reader()
 
     await gateway.put(job("waits"))
@@ -166,12 +165,14 @@ async def test_a_queue_is_shared_with_workers(masters: Masters, store: Connectio
     assert (await gateway.cancel("waits")) is not None
     leases = await worker.take("w1", PLENTY)
     await gateway.cancel("runs")
-    _, said, is_woken = await worker.read_control("w1", "0-0", 1_000)
-    _, events = await RedisQueue(reader, "tiny@0", DEFAULT_LANES).read_events("g1", "0-0", 10)
+    await worker.turn("w1", PLENTY)
+    await gateway.put(job("given"))
+    news = await worker.read_news("w1", "0-0", 1_000)
+    _, events = await TakingQueue(reader, "tiny@0", DEFAULT_LANES).read_events("g1", "0-0", 10)
 
     assert [lease.job.job_id for lease in leases] == ["runs"]
-    assert said == [Cancel(job_id="runs")]
-    assert is_woken
+    assert news.controls == [Cancel(job_id="runs")]
+    assert [lease.job.job_id for lease in news.leases] == ["given"]
     assert events == []
     await reader.aclose()
     await client.aclose()
@@ -181,7 +182,7 @@ async def test_deleted_tenants_of_roots_on_all_nodes_are_erased(
     masters: Masters, store: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quota_erasure, "SETTLED_S", 0.0)
-    client, queue = store.patient, RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
+    client, queue = store.patient, TakingQueue(store.short, "tiny@0", DEFAULT_LANES)
     tenants, quotas = TenantStore(client), RedisQuotaStore(store.short)
     roots = [root_at(masters, port) for port in masters.ports]
     erasure = Erasure(
@@ -361,7 +362,7 @@ async def test_a_replica_that_stands_in_is_found_by_gateways_and_workers(cluster
     masters.follow(victim)
     store = connections(masters.url, timeout_s=0.5, limit=4)
     client = store_cluster.client(masters.url, limit=4, timeout_s=0.5)
-    gateway, worker = (RedisQueue(each, "tiny@0", DEFAULT_LANES) for each in (store.short, client))
+    gateway, worker = (TakingQueue(each, "tiny@0", DEFAULT_LANES) for each in (store.short, client))
     link = StoreLink(0.5)
     await gateway.put(job("before"))
     await worker.renew("w1")

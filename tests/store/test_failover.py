@@ -22,7 +22,7 @@ from fairlane.store.connections import Connections, server
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
 from tests.conftest import redis_binary
-from tests.support.scheduler.queues import PLENTY, job
+from tests.support.scheduler.queues import PLENTY, TakingQueue, job
 from tests.support.store.sentinel import Certificate, Watch, watched
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -56,7 +56,7 @@ async def test_calls_follow_the_master_when_it_dies(watch: Watch) -> None:
     first: Any = await store.short.xadd("news", {"a": "1"})
     assert await reader.xread({"news": "0-0"}, count=1) == [(b"news", [(first, {b"a": b"1"})])]
     client = store_cluster.client(watch.url, limit=4, timeout_s=2.0)
-    worker = Worker(RedisQueue(client, "tiny@0", DEFAULT_LANES))
+    worker = Worker(TakingQueue(client, "tiny@0", DEFAULT_LANES))
     queue = RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
     await queue.put(job("before"))
     await worker.takes("before")
@@ -91,7 +91,7 @@ async def test_sentinels_and_servers_may_speak_tls_alone(tmp_path: Path) -> None
 class Worker:
     """What a worker's process does with its queue, and its patience."""
 
-    def __init__(self, queue: RedisQueue) -> None:
+    def __init__(self, queue: TakingQueue) -> None:
         self._queue = queue
         self._link = StoreLink(2.0)
         self._epochs: dict[str, int] = {}

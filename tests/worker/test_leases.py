@@ -7,6 +7,7 @@ import pytest
 
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.messages import Cancel
+from fairlane.store.bounds import PER_CALL
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.reports import Report, WorkerLoad
 from tests.support.worker.scripted import lease
@@ -42,11 +43,12 @@ def test_a_word_that_overtakes_the_answer_of_a_take_is_heard_behind_it() -> None
     assert holdings.received(cancel)
 
 
-def test_a_word_about_what_the_take_did_not_bring_is_forgotten_with_it() -> None:
+def test_a_message_about_a_job_of_a_later_answer_is_kept_for_it() -> None:
+    """Leases come from turns and from the worker's stream, so the next ones may be of another job."""
     holdings = HeldLeases()
     holdings.received(Cancel(job_id="job"))
-    assert holdings.took([]) == []
-    assert holdings.took([lease()]) == []
+    assert holdings.took([lease("other")]) == []
+    assert holdings.took([lease()]) == [Cancel(job_id="job")]
 
 
 def test_a_word_about_a_job_that_is_taken_anew_is_heard_behind_it_again() -> None:
@@ -75,69 +77,93 @@ def report(capacity: Capacity, applied: int = 0) -> Report:
     return Report(applied=applied, capacity=capacity, jobs=0, load=WorkerLoad())
 
 
-async def asks(room: Intake) -> Capacity | None:
-    """What it would ask for now; None if it would not ask."""
-    asking = asyncio.ensure_future(room.worth_asking())
-    await asyncio.wait([asking], timeout=0.01)
-    if asking.done():
-        return asking.result()
-    asking.cancel()
-    return None
+LANES = ("latency", "throughput")
 
 
-async def test_a_worker_asks_once_it_knows_its_room() -> None:
-    room = Intake()
-    assert await asks(room) is None
+def opened() -> Intake:
+    """The intake of a worker that has asked with room for four and found nothing."""
+    room = Intake(LANES)
     room.turned(report(room_for(4)), commands_sent=0)
-    assert await asks(room) == room_for(4)
+    assert asks(room) == room_for(4)
+    return room
 
 
-async def test_a_full_worker_does_not_ask() -> None:
-    room = Intake()
+def asks(room: Intake) -> Capacity | None:
+    """What it would ask for now; None if it would not ask."""
+    asked = room.ask()
+    return None if asked is None else asked.capacity
+
+
+def test_a_worker_asks_once_it_knows_its_room() -> None:
+    room = Intake(LANES)
+    assert asks(room) is None
+    room.turned(report(room_for(4)), commands_sent=0)
+    assert asks(room) == room_for(4)
+
+
+def test_a_full_worker_does_not_ask() -> None:
+    room = Intake(LANES)
     room.turned(report(FULL), commands_sent=0)
     room.woken()
-    assert await asks(room) is None
+    assert asks(room) is None
 
 
-async def test_after_a_take_that_found_nothing_it_waits_for_news() -> None:
-    room = Intake()
+def test_a_full_worker_that_is_called_asks_with_the_jobs_that_it_was_called_for() -> None:
+    room = Intake(LANES)
+    room.turned(report(FULL), commands_sent=0)
+    room.called(["a"])
+    room.called(["b"])
+    assert room.ask() == (FULL, ["a", "b"])
+    assert room.ask() is None
+    room.called(map(str, range(1_000)))
+    asked = room.ask()
+    assert asked is not None
+    assert asked.called == [str(number) for number in range(1_000 - PER_CALL, 1_000)]
+
+
+def test_after_a_question_that_found_nothing_it_waits_for_news() -> None:
+    room = opened()
     room.turned(report(room_for(4)), commands_sent=0)
-    assert await asks(room)
-    room.took(0)
-    room.turned(report(room_for(4)), commands_sent=0)
-    assert await asks(room) is None
+    assert asks(room) is None
     room.woken()
-    assert await asks(room)
+    assert asks(room)
 
 
-async def test_what_another_worker_is_to_ask_for_first_is_news_a_little_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Intake()
-    room.turned(report(room_for(4)), commands_sent=0)
-    assert await asks(room)
-    room.took(0)
-
-    monkeypatch.setattr("fairlane.worker.leases.AFFINITY_DELAY_MS", 60_000)
-    room.woken_after_another()
-    assert await asks(room) is None
-    room.woken()
-    assert await asks(room)
-    room.took(0)
-
-    monkeypatch.setattr("fairlane.worker.leases.AFFINITY_DELAY_MS", 0)
-    room.woken_after_another()
-    assert await asyncio.wait_for(room.worth_asking(), 5) == room_for(4)
-
-
-async def test_more_room_is_news_and_less_is_not() -> None:
-    room = Intake()
-    room.turned(report(room_for(4)), commands_sent=0)
-    assert await asks(room)
+def test_more_room_is_news_and_a_little_less_is_not() -> None:
+    room = opened()
     room.turned(report(room_for(3, 90)), commands_sent=0)
-    assert await asks(room) is None
+    assert asks(room) is None
     room.turned(report(room_for(3, 110)), commands_sent=0)
-    assert await asks(room) == room_for(3, 110)
+    assert asks(room) == room_for(3, 110)
+
+
+def test_room_that_fell_below_half_of_what_the_queue_knows_is_news_even_if_none_is_left() -> None:
+    for left in (room_for(4, 49), room_for(4, 0), FULL):
+        room = opened()
+        room.turned(report(left), commands_sent=0)
+        assert asks(room) == left
+        room.turned(report(left), commands_sent=0)
+        assert asks(room) is None
+
+
+def test_a_fall_by_a_small_part_of_the_pool_is_not() -> None:
+    room = Intake(LANES)
+    room.turned(report(replace(room_for(4, 20), pool_tokens=1_000)), commands_sent=0)
+    assert asks(room)
+    room.turned(report(replace(room_for(4, 0), pool_tokens=1_000)), commands_sent=0)
+    assert asks(room) is None
+
+
+def test_what_it_was_given_is_not_offered_again_and_its_end_is_news() -> None:
+    room = opened()
+    given = lease("a")
+    need = len(given.job.prompt) + 1
+    room.given([given])
+    assert asks(room) is None
+    room.turned(report(room_for(3, 100 - need), applied=1), commands_sent=1)
+    assert asks(room) is None
+    room.turned(report(room_for(4, 100), applied=1), commands_sent=1)
+    assert asks(room) == room_for(4, 100)
 
 
 def full_but_for(newcomers: int, shorter_than: int = 0) -> Capacity:
@@ -159,34 +185,36 @@ def full_but_for(newcomers: int, shorter_than: int = 0) -> Capacity:
         (full_but_for(8, shorter_than=100), full_but_for(7, shorter_than=84), False),
     ],
 )
-async def test_a_place_for_newcomers_that_were_not_asked_for_is_news(
+def test_a_place_for_newcomers_that_were_not_asked_for_is_news(
     asked: Capacity, now: Capacity, *, is_news: bool
 ) -> None:
     """More places than it had for newcomers of the same length are not: the queue did not fill those."""
-    room = Intake()
+    room = Intake(LANES)
     room.turned(report(asked), commands_sent=0)
-    assert await asks(room) == asked
-    room.took(0)
+    assert asks(room) == asked
 
     room.turned(report(now), commands_sent=0)
 
-    assert await asks(room) == (now if is_news else None)
+    assert asks(room) == (now if is_news else None)
 
 
-async def test_while_leases_are_on_their_way_into_the_engine_it_does_not_ask() -> None:
-    room = Intake()
-    room.turned(report(room_for(4)), commands_sent=0)
-    assert await asks(room)
-    room.took(2)
-    assert await asks(room) is None
+def test_while_leases_are_on_their_way_into_the_engine_it_does_not_ask() -> None:
+    room = opened()
+    room.given([lease("a"), lease("b")])
+    room.woken()
     room.turned(report(room_for(4), applied=0), commands_sent=2)
-    assert await asks(room) is None
+    assert asks(room) is None
     room.turned(report(room_for(2), applied=2), commands_sent=2)
-    assert await asks(room) == room_for(2)
+    assert asks(room) == room_for(2)
 
 
-async def test_a_closed_room_asks_no_more_and_lets_the_asker_go() -> None:
-    room = Intake()
-    asking = asyncio.ensure_future(room.worth_asking())
+async def test_a_closed_intake_asks_no_more_and_lets_the_asker_go() -> None:
+    room = Intake(LANES)
+    asking = asyncio.ensure_future(room.due())
     room.close()
-    assert await asyncio.wait_for(asking, 5) is None
+    assert not await asyncio.wait_for(asking, 5)
+    room.turned(report(room_for(4)), commands_sent=0)
+    assert asks(room) is None
+    room.open()
+    assert await room.due()
+    assert asks(room) == room_for(4)

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.scheduler.protocol.messages import Outcome, Paused
+from fairlane.scheduler.protocol.messages import Job, Outcome, Paused
 from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
 from tests.support.scheduler.queues import PLENTY
@@ -30,6 +30,13 @@ async def begun(listener: Listener, worker: Worker, tokens: int, *, max_tokens: 
     await listener.queue.put(job(max_tokens=max_tokens))
     worker.runner.allow(tokens)
     await listener.until(lambda: listener.count("job") == tokens)
+
+
+async def put_waiting(listener: Listener, worker: Worker, given: Job) -> None:
+    """Put a job that the worker has to ask for."""
+    await listener.queue.retire(worker.worker_id)
+    await listener.queue.put(given)
+    worker.server._intake.woken()
 
 
 async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
@@ -118,7 +125,7 @@ async def test_an_idle_worker_does_not_ask_at_all(valkey_url: str) -> None:
         await listener.ended("warm")
         before = worker.queue.takes
         for _ in range(2):  # which is longer than two of the worker's own looks at what it is told
-            await listener.queue.read_control("somebody else", "$", 1_250)
+            await listener.queue.read_news("somebody else", "$", 1_250)
         assert worker.queue.takes <= before + 1
 
 
@@ -135,10 +142,10 @@ async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_anothe
     async with gateway(valkey_url) as listener, working(valkey_url, runner=ScriptedRunner(gated=True)) as worker:
         await begun(listener, worker, 3, max_tokens=12)
         worker.queue.forgets = True
-        await listener.queue.put(job("other"))
+        await put_waiting(listener, worker, job("other"))
         async with asyncio.timeout(10):
             while worker.queue.forgets:
-                await listener.queue.read_control("somebody else", "$", 10)
+                await listener.queue.read_news("somebody else", "$", 10)
         worker.runner.open()
         await listener.ended("other")
         await listener.ended("job")
@@ -149,12 +156,12 @@ async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_anothe
 async def test_what_a_worker_cannot_hold_it_hands_back_for_one_that_can(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url) as worker:
         worker.queue.overstates = 1
-        await listener.queue.put(job(max_tokens=300))  # its pool holds 256 tokens
+        await put_waiting(listener, worker, job(max_tokens=300))  # its pool holds 256 tokens
         await listener.queue.put(job("small"))
         await listener.ended("small")
         async with asyncio.timeout(10):
             while not (leases := await listener.queue.take("large", PLENTY)):
-                await listener.queue.read_control("somebody else", "$", 10)
+                await listener.queue.read_news("somebody else", "$", 10)
         record = await listener.queue.record("job")
         assert [lease.job.job_id for lease in leases] == ["job"]
         assert record is not None
@@ -187,7 +194,7 @@ async def test_a_registry_that_is_away_costs_no_lease(valkey_url: str, monkeypat
         monkeypatch.setattr(worker.registry, "beat", away)
         await beats.wait()
         for _ in range(2):  # which is longer than two leases
-            await listener.queue.read_control("somebody else", "$", 1_250)
+            await listener.queue.read_news("somebody else", "$", 1_250)
         worker.runner.open()
         await listener.ended("job")
         assert len(listener.epochs["job"]) == 1
@@ -263,7 +270,7 @@ async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> No
             while not (await worker.status()).draining:
                 pass
         await listener.queue.put(job("late"))
-        await listener.queue.read_control("somebody else", "$", 500)
+        await listener.queue.read_news("somebody else", "$", 500)
         late = await listener.queue.record("late")
         assert late is not None
         assert late.state is JobState.QUEUED
@@ -404,7 +411,7 @@ async def test_a_loop_that_breaks_ends_the_worker(valkey_url: str, caplog: pytes
         worker.queue.fault = ValueError("not a lease")
         await listener.queue.put(job())
         assert await worker.ended() == 1
-        assert "the worker failed: ValueError: not a lease in take (serving.py:" in caplog.text
+        assert "the worker failed: ValueError: not a lease in turn (serving.py:" in caplog.text
 
 
 async def test_a_worker_announces_its_model(valkey_url: str) -> None:

@@ -114,7 +114,7 @@ async def _operations(store: redis.asyncio.Redis, jobs: int) -> dict[str, float]
     leases: list[Lease] = []
 
     async def take() -> None:
-        leases.extend(await queue.take("worker", one))
+        leases.extend((await queue.turn("worker", one)).leases)
 
     async def report() -> None:
         lease = leases.pop()

@@ -16,17 +16,17 @@ return call('GET', key('informed', worker)) == serial and 0 or 1
 
 -- name: release
 -- Give jobs back to the head of their lane, without counting a loss. Called by RedisQueue.release, on drain, and by
--- RedisQueue.renew for jobs of a `take` whose answer was lost.
+-- RedisQueue.renew for jobs of an answer that was lost.
 -- ARGV: clock, worker, '1' (only jobs leased more than one lease ago) or '', jobs (PER_CALL at most). Jobs held by
---   others are ignored. Returns nothing.
-local worker, are_old, returned = ARGV[2], ARGV[3] == '1', false
+--   others are ignored. A worker that returned any has no room until its next `turn`. Returns nothing.
+local worker, are_old = ARGV[2], ARGV[3] == '1'
 for i = 4, #ARGV do
   local job = load(ARGV[i])
   local is_held = job and job.state == 'leased' and job.worker == worker
   if is_held and (not are_old or job.taken <= NOW - LEASE_MS) then
     give_back(job)
-    returned = true
+    withdraw_room(worker)
+    if job.state == 'queued' then call_worker(job, '') end
   end
 end
-if returned then wake() end
 flush_shares()

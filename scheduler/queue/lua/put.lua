@@ -4,14 +4,14 @@
 --   claim (us of all workers, 0: none), due time of the claim (ms from arrival), waited (ms in another queue),
 --   fingerprint of its prompt, expected work (us of all workers), ms per prompt token (0: not known), digests of its
 --   prompt's prefixes, output tokens of an earlier run from which it continues.
--- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed, preferred worker ('': none),
---   the worker that was called for it ('': all were woken)},
+-- Returns {'ok', 1 + the tenant's own ahead in the lane (0: it does not wait), guaranteed, preferred worker ('': none),
+--   the worker that it was leased to or that was called for it ('': neither)},
 --   {'tenant', depth, retry_after_ms}, {'lane', depth, retry_after_ms}
 --   or {'late', ms by which it would miss its stated deadline}.
 local job_id, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local record, queue, waiting = key('job', job_id), key('queue', lane, tenant), key('waiting', lane)
+local queue, waiting = key('queue', lane, tenant), key('waiting', lane)
 
-local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed', 'home', 'called')
+local known = call('HMGET', key('job', job_id), 'lane', 'tenant', 'guaranteed', 'home', 'called')
 if known[1] then
   local position = (call('ZRANK', key('queue', known[1], known[2]), job_id) or -1) + 1
   return {'ok', position, tonumber(known[3]), known[4] or '', known[5] or ''}
@@ -37,7 +37,8 @@ local arrived = NOW - ARGV[19]
 local job = {job_id = job_id, lane = lane, tenant = tenant, queued = arrived, generated = tonumber(ARGV[24]), returned = 0,
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
   prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[15]), whole = tonumber(ARGV[16]),
-  claim = tonumber(ARGV[17]), bucket = 0}
+  claim = tonumber(ARGV[17]), bucket = 0, epoch = 0, losses = 0, arrived = arrived, weight = tonumber(ARGV[11]),
+  body = ARGV[10], prefix = ARGV[23]:sub(-DIGEST_BYTES)}
 if job.claim > 0 then
   local level, claim, bucket = LANE[lane].level, job.claim, nil
   local is_ahead = lead_of(job, tonumber(ARGV[11])) > window_at(LANE[lane], tonumber(ARGV[22]))
@@ -51,15 +52,22 @@ end
 ask(lane, tonumber(ARGV[21]))
 local preferred = ''
 if job.guaranteed == 0 and not is_short_of_room(lane) then preferred = find_preferred(ARGV[23]) end
-local called = call_worker(job, preferred)
-call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
-  'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
+local worker, room
+if not has_elder(LANE[lane]) then worker, room = find_room(job, preferred) end
+call('ZADD', key('jobs', gateway), 0, job_id)
+call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
+call('HSET', key('job', job_id), 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '',
+  'outcome', '', 'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
   'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
-  'print', ARGV[20], 'home', preferred, 'called', called, 'prefix', ARGV[23]:sub(-DIGEST_BYTES))
-call('ZADD', key('jobs', gateway), 0, job_id)
-call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
-seat(job)
+  'print', ARGV[20], 'home', preferred, 'prefix', job.prefix, 'called', worker or '', 'handed', worker and 1 or 0)
+if worker then
+  hand_over(job, worker, room)
+else
+  seat(job)
+  worker = call_worker(job, preferred)
+  if worker ~= '' then call('HSET', key('job', job_id), 'called', worker) end
+end
 flush_shares()
-return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, preferred, called}
+return {'ok', room and 0 or call('ZRANK', queue, job_id) + 1, job.guaranteed, preferred, worker}

@@ -8,8 +8,7 @@ local quiet = is_quiet()
 call('HSETNX', key('pulse'), 'served', NOW)
 call('PEXPIRE', key('pulse'), KEPT_MS)
 if quiet then return {0, 0, 0} end
-local left = PER_CALL - expire() -- jobs that this call may still touch
-rouse_late()
+local left, returned = PER_CALL - expire(), {} -- jobs that this call may still touch, and those that wait again
 
 -- Cancel the jobs of a dead gateway. Its events expire an hour after the last of them; until then an erasure trims them.
 local function abandon(gateway)
@@ -34,10 +33,11 @@ local function lose_worker(worker)
   for _, job_id in ipairs(jobs) do
     local job = load(job_id)
     if job then lose(job) else call('ZREM', held, job_id) end
+    if job and job.state == 'queued' then returned[#returned + 1] = job end
   end
   left = left - #jobs
   withdraw_room(worker)
-  settle_calls(worker, true)
+  call('DEL', key('leases', worker))
   if #jobs > 0 then call('ZADD', key('lost'), NOW, worker) end
   if left > 0 then call('ZREM', key('workers'), worker) end
   return #jobs
@@ -60,7 +60,7 @@ for _, worker in ipairs(workers) do
   if left > 0 then count = count + lose_worker(worker) end
 end
 call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
-if count > 0 then wake() end
+for _, job in ipairs(returned) do call_worker(job, '') end
 flush_shares()
 local is_more = left <= 0 or #gateways == PER_CALL or #workers == PER_CALL
 for _, lane in ipairs(LANES) do is_more = forget_counters(lane.name) or is_more end

@@ -18,14 +18,13 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, ModelCard, Outcome
 from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from fairlane.scheduler.queue.keys import prefix
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
 from fairlane.scheduler.queue.types import Progress
 from tests.support.gateway.cards import byte_level_card, metaspace_card
 from tests.support.gateway.hand_worker import HandWorker
 from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, gateway, settings, until
 from tests.support.quotas.house import ask
-from tests.support.scheduler.queues import PLENTY
+from tests.support.scheduler.queues import PLENTY, TakingQueue
 
 pytestmark = pytest.mark.anyio
 OLD, NEW = (msgspec.structs.replace(byte_level_card(), fingerprint=name) for name in ("old", "new"))
@@ -173,10 +172,11 @@ async def test_what_finds_the_new_lane_full_waits_where_it_is(valkey_url: str) -
         async with rollout.worker(NEW, "new", taking=False, lanes=lanes.lanes()) as new:
             late = rollout.ask(BATCH)
             await until(lambda: len({job.queue for job in rollout.jobs if job.message is not None}) == 2)
-            first_put = await served.store.xrevrange(f"{prefix(queue)}wake", count=1)
+            asked = f"{prefix(queue)}asked:throughput"  # times of what was put, the newest last
+            first_put = max(await served.store.hkeys(asked))
             async with asyncio.timeout(WAIT_S):
                 # It is put back.
-                while await served.store.xrevrange(f"{prefix(queue)}wake", count=1) == first_put:  # noqa: ASYNC110
+                while max(await served.store.hkeys(asked)) == first_put:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             new.taking = True
             answers = await asyncio.gather(early, late)
@@ -229,7 +229,7 @@ async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     sha256 = await RedisRegistry(served.store).announce(OLD)
     then_ms = round(time.time() * 1e3) - ago_ms
     name, lanes = queue_name("tiny", sha256), dict(DEFAULT_LANES)
-    queue = RedisQueue(served.store, name, lanes, lease_ms=round(LEASE_S * 1e3), clock=lambda: then_ms)
+    queue = TakingQueue(served.store, name, lanes, lease_ms=round(LEASE_S * 1e3), clock=lambda: then_ms)
     await queue.gateway_alive("dead")
     await queue.renew("w")
     job = Job(

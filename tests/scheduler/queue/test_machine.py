@@ -158,7 +158,8 @@ class Twins(RuleBasedStateMachine):
             pool_tokens=rng.choice([0, 100, 1_000]),
             yielding={lane: yielding(rng) for lane in LaneName if rng.random() < 0.6},
         )
-        leases = self.both(lambda queue: queue.take(worker, capacity))
+        called = self.some_jobs(rng)
+        leases = self.both(lambda queue: queue.turn(worker, capacity, called=called)).leases
         for lease in leases:
             assert capacity.holds(lease.job.n, lease.job.max_total_tokens)
             assert lease.epoch > self.epochs[lease.job.job_id]
@@ -213,8 +214,9 @@ class Twins(RuleBasedStateMachine):
 
     @rule(rng=randoms)
     def rouse(self, rng: Random) -> None:
-        self.clock.advance(rng.choice([0, 1, 150, 200]))
-        self.both(lambda queue: queue.rouse())
+        self.clock.advance(rng.choice([0, 1, 150, 1_000]))
+        given = self.some_jobs(rng)
+        self.both(lambda queue: queue.rouse(given))
 
     @rule(rng=randoms)
     def cancel(self, rng: Random) -> None:
@@ -294,7 +296,8 @@ class Twins(RuleBasedStateMachine):
                 self.ends[event.job_id] += 1
         for worker in WORKERS:
             self.both(lambda queue: queue.controls(worker))  # noqa: B023
-            self.both(lambda queue: queue.wake(worker))  # noqa: B023
+            self.leases += self.both(lambda queue: queue.given(worker))  # noqa: B023
+            self.both(lambda queue: queue.calls(worker))  # noqa: B023
         waiting: set[str] = set()
         for job_id in self.job_ids:
             record, _, position = self.both(

@@ -13,9 +13,18 @@ from redis.exceptions import ConnectionError as StoreGoneError
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import JobState
-from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, progress, room, stay_alive
+from tests.support.scheduler.queues import (
+    LEASE_MS,
+    PLENTY,
+    Clock,
+    StoredQueue,
+    TakingQueue,
+    job,
+    progress,
+    room,
+    stay_alive,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -122,7 +131,7 @@ async def test_after_a_long_outage_the_living_keep_their_jobs_and_the_dead_lose_
 async def test_reports_over_a_killed_store_are_each_counted_once(
     server: EmbeddedStore, client: redis.asyncio.Redis
 ) -> None:
-    queue = RedisQueue(client, "model@1", DEFAULT_LANES)
+    queue = TakingQueue(client, "model@1", DEFAULT_LANES)
     await queue.put(job("a"))
     [lease] = await queue.take("w1", PLENTY)
     halfway = asyncio.Event()

@@ -8,19 +8,18 @@ import redis.asyncio
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Outcome
 from fairlane.scheduler.queue.prefix_affinity import AFFINITY_GENERATION_MS, prefix_keys
-from fairlane.scheduler.queue.redis_queue import TRIM_EVERY, RedisQueue
-from fairlane.scheduler.queue.types import Wake
-from tests.support.scheduler.queues import PLENTY, job, progress
+from fairlane.scheduler.queue.redis_queue import TRIM_EVERY
+from tests.support.scheduler.queues import PLENTY, TakingQueue, job, progress
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def queue(store: redis.asyncio.Redis) -> RedisQueue:
-    return RedisQueue(store, "model@1", DEFAULT_LANES)
+def queue(store: redis.asyncio.Redis) -> TakingQueue:
+    return TakingQueue(store, "model@1", DEFAULT_LANES)
 
 
-async def end(queue: RedisQueue, job_id: str) -> None:
+async def end(queue: TakingQueue, job_id: str) -> None:
     """End a job by the store itself, so that its gateway is informed."""
     await queue.put(job(job_id))
     await queue.cancel(job_id)
@@ -30,7 +29,7 @@ def ended(events: list[Finished]) -> list[str]:
     return [event.job_id for event in events]
 
 
-async def test_a_gateway_that_reads_on_from_its_last_id_misses_nothing(queue: RedisQueue) -> None:
+async def test_a_gateway_that_reads_on_from_its_last_id_misses_nothing(queue: TakingQueue) -> None:
     last_id, seen, names = "0-0", list[str](), [f"f{index}" for index in range(20)]
 
     for index, name in enumerate(names):
@@ -43,7 +42,7 @@ async def test_a_gateway_that_reads_on_from_its_last_id_misses_nothing(queue: Re
     assert seen + ended(events) == names
 
 
-async def test_reading_waits_for_events(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+async def test_reading_waits_for_events(queue: TakingQueue, store: redis.asyncio.Redis) -> None:
     reading = asyncio.create_task(queue.read_events("gw", "0-0", 2_000))
     while not (await store.info("clients"))["blocked_clients"]:
         assert not reading.done()
@@ -52,7 +51,7 @@ async def test_reading_waits_for_events(queue: RedisQueue, store: redis.asyncio.
     assert ended((await reading)[1]) == ["a"]
 
 
-async def test_reading_from_now_on_loses_nothing_between_two_reads(queue: RedisQueue) -> None:
+async def test_reading_from_now_on_loses_nothing_between_two_reads(queue: TakingQueue) -> None:
     await end(queue, "before")
 
     last_id, events = await queue.read_events("gw", "$", 0)
@@ -62,7 +61,7 @@ async def test_reading_from_now_on_loses_nothing_between_two_reads(queue: RedisQ
     assert ended((await queue.read_events("gw", last_id, 0))[1]) == ["after"]
 
 
-async def test_a_report_wakes_no_gateway(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+async def test_a_report_wakes_no_gateway(queue: TakingQueue, store: redis.asyncio.Redis) -> None:
     await queue.put(job("a"))
     [lease] = await queue.take("w1", PLENTY)
 
@@ -72,7 +71,7 @@ async def test_a_report_wakes_no_gateway(queue: RedisQueue, store: redis.asyncio
     assert not await store.exists("fl:{model@1}:events:gw")
 
 
-async def test_what_a_gateway_has_dealt_with_is_dropped(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+async def test_what_a_gateway_has_dealt_with_is_dropped(queue: TakingQueue, store: redis.asyncio.Redis) -> None:
     last_id = "0-0"
     for index in range(TRIM_EVERY + 1):
         await end(queue, f"f{index}")
@@ -86,7 +85,7 @@ async def test_a_stream_that_nobody_reads_is_bounded(
     store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlane.scheduler.queue.keys.STREAM_LENGTH", 100)
-    queue = RedisQueue(store, "model@1", DEFAULT_LANES)
+    queue = TakingQueue(store, "model@1", DEFAULT_LANES)
 
     for index in range(250):
         await end(queue, f"ended {index}")
@@ -99,56 +98,61 @@ async def test_a_stream_that_nobody_reads_is_bounded(
     assert await store.pttl("fl:{model@1}:events:gw") > 3_500_000
 
 
-async def test_a_worker_is_woken_when_a_job_comes(queue: RedisQueue) -> None:
-    last_id, controls, woken = await queue.read_control("w1", "$", 0)
-    assert (controls, woken) == ([], Wake.NOTHING)
+async def test_a_worker_reads_what_it_was_given_and_called_for(queue: TakingQueue) -> None:
+    news = await queue.read_news("w1", "$", 0)
+    assert news[1:] == ([], [], [])
 
+    await queue.turn("w1", PLENTY)
     await queue.put(job("a"))
-    last_id, controls, woken = await queue.read_control("w1", last_id, 0)
-    assert (controls, woken) == ([], Wake.NOW)
-
-    assert (await queue.read_control("w1", last_id, 0))[1:] == ([], Wake.NOTHING)
-
-
-async def test_a_worker_is_woken_when_jobs_come_back(queue: RedisQueue) -> None:
-    await queue.put(job("a"))
-    await queue.take("w1", PLENTY)
-    last_id, _, _ = await queue.read_control("w2", "$", 0)
-
     await queue.release("w1", ["a"])
+    news = await queue.read_news("w1", news.last_id, 0)
+    assert ([lease.job.job_id for lease in news.leases], news.calls) == (["a"], ["a"])
 
-    assert (await queue.read_control("w2", last_id, 2_000))[2]
+    assert (await queue.read_news("w1", news.last_id, 0))[1:] == ([], [], [])
 
 
-async def test_a_jobs_home_is_told_to_ask_now_and_others_later(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    first, again = (job(name, prompt=tuple(range(300))) for name in "ab")
-    await queue.put(first, prefixes=prefix_keys(first))
+async def test_a_blocked_read_ends_with_a_lease(queue: TakingQueue) -> None:
+    await queue.turn("w1", PLENTY)
+    reading = asyncio.create_task(queue.read_news("w1", "$", 2_000))
+    await asyncio.sleep(0)
+
+    await queue.put(job("a"))
+
+    assert [lease.job.job_id for lease in (await reading).leases or (await queue.read_news("w1", "0-0", 0)).leases] == [
+        "a"
+    ]
+
+
+async def test_prompts_leave_the_stream_of_leases_with_the_next_turn(
+    queue: TakingQueue, store: redis.asyncio.Redis
+) -> None:
+    await queue.turn("w1", PLENTY)
+    await queue.put(job("a"))
+    news = await queue.read_news("w1", "0-0", 0)
+    await queue.put(job("b"))
+
+    await queue.turn("w1", PLENTY, last_id=news.last_id)
+
+    assert [lease.job.job_id for lease in (await queue.read_news("w1", "0-0", 0)).leases] == ["b"]
+    assert 0 < await store.pttl("fl:{model@1}:leases:w1") <= 3_600_000
+
+
+async def test_prefix_affinities_expire(queue: TakingQueue, store: redis.asyncio.Redis) -> None:
+    await queue.put(job("a", prompt=tuple(range(300))), prefixes=prefix_keys(job("a", prompt=tuple(range(300)))))
     await queue.take("w1", PLENTY)
-    heard = {worker: (await queue.read_control(worker, "$", 0))[0] for worker in ("w1", "w2")}
 
-    await queue.put(again, prefixes=prefix_keys(again))
-
-    wakes = {worker: (await queue.read_control(worker, last_id, 0))[2] for worker, last_id in heard.items()}
-    assert wakes == {"w1": Wake.NOW, "w2": Wake.LATER}
     [homes] = await store.keys("fl:{model@1}:homes:*")
     assert 0 < await store.pttl(homes) <= 2 * AFFINITY_GENERATION_MS
 
 
-async def test_wake_ups_do_not_pile_up(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
-    for index in range(50):
-        await queue.put(job(f"f{index}"))
-
-    assert await store.xlen("fl:{model@1}:wake") == 1
-
-
-async def test_commands_reach_the_holder_in_order(queue: RedisQueue) -> None:
+async def test_commands_reach_the_holder_in_order(queue: TakingQueue) -> None:
     for name in "ab":
         await queue.put(job(name))
     await queue.take("w1", PLENTY)
     await queue.cancel("b")
-    last_id, first, _ = await queue.read_control("w1", "0-0", 0)
+    first = await queue.read_news("w1", "0-0", 0)
     await queue.cancel("a")
 
-    _, second, _ = await queue.read_control("w1", last_id, 0)
+    second = await queue.read_news("w1", first.last_id, 0)
 
-    assert first + second == [Cancel(job_id="b"), Cancel(job_id="a")]
+    assert first.controls + second.controls == [Cancel(job_id="b"), Cancel(job_id="a")]

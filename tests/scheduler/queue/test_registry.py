@@ -219,7 +219,7 @@ async def test_drain_is_heard_where_the_worker_listens(registry: RedisRegistry, 
 
     assert await registry.undrain("w1")
 
-    assert (await queue.read_control("w1", "0-0", 0))[1] == [Drain(), Undrain()]
+    assert (await queue.read_news("w1", "0-0", 0)).controls == [Drain(), Undrain()]
 
 
 async def test_nobody_drains_a_worker_that_is_not_there(registry: RedisRegistry) -> None:

@@ -10,9 +10,9 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import GATEWAY_LEASES, KEPT_MS, Progress, QueuePresence, Wake
-from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, job, progress, room
+from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS, HANDED_PATIENCE_MS
+from fairlane.scheduler.queue.types import GATEWAY_LEASES, KEPT_MS, Progress, QueuePresence
+from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, TakingQueue, job, progress, room
 from tests.support.store.resent import resending
 
 pytestmark = pytest.mark.anyio
@@ -23,9 +23,9 @@ LONG = tuple(range(700))
 class Two(NamedTuple):
     """One queue through two clients."""
 
-    twice: RedisQueue
+    twice: TakingQueue
     """Sends each call twice."""
-    plain: RedisQueue
+    plain: TakingQueue
     clock: Clock
 
     async def pass_time(self, ms: int, *gateways: str) -> None:
@@ -170,13 +170,20 @@ async def report(two: Two) -> None:
     assert await two.twice.report("w1", step) == {"ghost"}
 
 
-async def take(two: Two) -> None:
-    """The first call's leases arrive, and nothing is leased beyond them."""
+async def turn(two: Two) -> None:
+    """The first call's leases arrive, nothing is leased beyond them, and its report counts once."""
+    held = await two.leased("held")
     await two.plain.put(job("a"))
     await two.plain.put(job("b"))
-    assert [lease.job.job_id for lease in await two.twice.take("w1", room(latency=1))] == ["a"]
+    step = [progress(held, 2, cost=9.0, ends=Outcome.FINISHED), Progress("ghost", 1)]
+    first = await two.twice.turn("w1", room(latency=1), step, called=["b"])
+    assert ([lease.job.job_id for lease in first.leases], first.refused) == (["a"], {"ghost"})
     assert await two.plain.position("b") == 1
-    assert [lease.job.job_id for lease in await two.twice.take("w1", PLENTY)] == ["b"]
+    assert [lease.job.job_id for lease in (await two.twice.turn("w1", PLENTY)).leases] == ["b"]
+    await two.twice.put(job("given"))
+    news = await two.plain.read_news("w1", "0-0", 0)
+    await two.twice.turn("w1", room(latency=1), last_id=news.last_id)
+    assert (await two.plain.read_news("w1", "0-0", 0)).leases == []
 
 
 async def reclaim(two: Two) -> None:
@@ -188,17 +195,21 @@ async def reclaim(two: Two) -> None:
 
 
 async def retire(two: Two) -> None:
-    """The job that the worker was called for wakes every worker."""
-    await two.plain.take("w1", PLENTY)
-    assert (await two.plain.put(job("a"))).called == "w1"
+    await two.plain.turn("w1", PLENTY)
     await two.twice.retire("w1")
-    assert (await two.plain.read_control("w2", "0-0", 0))[2] is Wake.NOW
+    assert (await two.plain.put(job("a"))).called == ""
 
 
 async def rouse(two: Two) -> None:
-    await two.plain.take("w1", PLENTY)
+    """A job that was not started goes to another worker, and so does one that waits."""
+    await two.plain.turn("w1", PLENTY)
     await two.plain.put(job("a"))
-    assert await two.twice.rouse() == CALL_PATIENCE_MS
+    await two.plain.turn("w2", PLENTY)
+    two.clock.advance(HANDED_PATIENCE_MS)
+    assert await two.twice.rouse(["a"]) == {"a"}
+    await two.plain.turn("w1", room())
+    two.clock.advance(CALL_PATIENCE_MS)
+    assert await two.twice.rouse(["a"]) == set()
 
 
 CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
@@ -218,7 +229,7 @@ CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
             depths,
             gateway_alive,
         ),
-        *(exchange_reports, renew, release, orphan, withdraw, report, take, reclaim, retire, rouse),
+        *(exchange_reports, renew, release, orphan, withdraw, report, turn, reclaim, retire, rouse),
     )
 }
 COUNT_THEIR_OWN_WORK = ("reclaim", "erase")
@@ -238,7 +249,7 @@ async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
     scripts = RedisQueue(None, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock)._library.scripts  # type: ignore[arg-type]
     async with resending(valkey.url, scripts) as (resender, client):
         twice, plain = (
-            RedisQueue(each, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock) for each in (resender, client)
+            TakingQueue(each, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock) for each in (resender, client)
         )
 
         await CALLS[script](Two(twice, plain, clock))

@@ -10,7 +10,7 @@ import msgspec
 import redis.asyncio
 
 from fairlane.gateway.model_text.tokenizer import TextModel
-from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import (
     Cancel,
@@ -25,7 +25,6 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
     WorkerStatus,
 )
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
@@ -33,6 +32,7 @@ from fairlane.worker.outlet import Outlet
 from fairlane.worker.reports import Publication
 from fairlane.worker.runtime import dial
 from tests.support.gateway.cards import byte_level_card
+from tests.support.scheduler.queues import TakingQueue
 
 SAID = "The capital of France is Paris."
 IDLE_MS = 20
@@ -103,7 +103,7 @@ class HandWorker:
         registry = RedisRegistry(self.redis)
         sha256 = await self._sure(partial(registry.announce, self.card))
         await self._sure(registry.link_secret)
-        self.queue = RedisQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
+        self.queue = TakingQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
 
         self.outlet = Outlet(
             self,
@@ -170,14 +170,15 @@ class HandWorker:
     async def _serve(self) -> None:
         self._script = self.script
         last_id = "0-0"
+        self._may_find = True
         while True:
-            last_id, controls, _ = await self._sure(
-                partial(self.queue.read_control, self.worker_id, last_id, self._patience_ms())
-            )
-            for control in controls:
+            news = await self._sure(partial(self.queue.read_news, self.worker_id, last_id, self._patience_ms()))
+            last_id = news.last_id
+            for control in news.controls:
                 if isinstance(control, Cancel) and self.outlet.cancel(control.job_id):
                     self.cancel_job(control.job_id)
-            if self.taking:
+            if self.taking and (self._may_find or news.calls or self._patience_ms()):
+                self._may_find = False
                 await self._take()
             for lease in list(self.leases.values()):
                 self._step(lease)
@@ -195,10 +196,14 @@ class HandWorker:
 
     async def _take(self) -> None:
         pool = 16 * self.blocks
-        room = Capacity(
-            sequences=dict.fromkeys(LaneName, 8 - len(self.leases)), kv_tokens=dict.fromkeys(LaneName, pool)
-        )
-        for lease in await self._sure(partial(self.queue.take, self.worker_id, room)):
+        free = 8 - len(self.leases)
+        room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, pool))
+        turn = await self._sure(partial(self.queue.turn, self.worker_id, room))
+        # It offers no room, so that jobs wait while it does not take. It is called as one whose work may yield.
+        offer = Yielding((), (), 1, free, pool)
+        called = Capacity({}, {}, pool_tokens=pool, yielding=dict.fromkeys(LaneName, offer))
+        await self._sure(partial(self.queue.turn, self.worker_id, called))
+        for lease in turn.leases:
             self.outlet.took([lease])
             if lease.job.max_total_tokens > pool:  # as an engine does
                 self.leases.pop(lease.job.job_id, None)
@@ -239,6 +244,7 @@ class HandWorker:
             self.outlet.put([Publication(lease, (*deltas, *pauses), cost=1.0)])
             return
         del self.leases[job.job_id]
+        self._may_find = True
         end = Finished(job_id=job.job_id, epoch=lease.epoch, outcome=Outcome.FINISHED, worker_id=self.worker_id)
         self.outlet.put([Publication(lease, (*deltas, end), cost=1.0, ends=Outcome.FINISHED)])
 

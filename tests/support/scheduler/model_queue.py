@@ -12,10 +12,12 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Cancel, Control, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_jobs import JobBook
 from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS, HANDED_PATIENCE_MS, ROOMS_PER_PUT
 from fairlane.scheduler.queue.take_order import Places, QueuedJob
 from fairlane.scheduler.queue.types import (
     GATEWAY_LEASES,
     KEPT_MS,
+    QUANTUM_COST,
     RECORD_TTL_MS,
     JobRecord,
     JobState,
@@ -23,10 +25,11 @@ from fairlane.scheduler.queue.types import (
     Published,
     Put,
     QueuePresence,
+    Turn,
     in_rank_order,
 )
 from fairlane.store import bounds
-from tests.support.scheduler.worker_calls import WorkerCalls
+from tests.support.scheduler.worker_rooms import WorkerRooms
 
 
 class ModelJobs(JobBook):
@@ -39,8 +42,8 @@ class ModelJobs(JobBook):
         self.token_ids: dict[str, tuple[tuple[int, ...], ...]] = {}
         # Jobs of each gateway that have not ended and were not asked to when the gateway died.
         self.job_ids: dict[str, set[str]] = defaultdict(set)
-        # A job came back from a worker since the caller last reset this.
-        self.has_returned = False
+        # Jobs that came back from a worker, since the caller last reset this.
+        self.returned: list[QueuedJob] = []
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: int) -> QueuedJob:
         entry = super().add(arrived_ms, job, now_ms, generated)
@@ -58,12 +61,8 @@ class ModelJobs(JobBook):
         self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
-        self.has_returned = True
         super().give_back(entry, now_ms)
-
-    def lose(self, entry: QueuedJob, now_ms: int) -> None:
-        self.has_returned = True
-        super().lose(entry, now_ms)
+        self.returned.append(entry)
 
     def forget_counters(self) -> bool:
         """Drop counters that do not affect the order, at most PER_CALL per lane. Return whether more are left."""
@@ -106,7 +105,7 @@ class ModelQueue(LaneQueue):
         self._lost: dict[str, int] = {}
         # By worker and part of its report: the last serial, and the jobs that were refused.
         self._reported: dict[tuple[str, int], tuple[str, set[str]]] = {}
-        self.calls = WorkerCalls([lane.name for lane in in_rank_order(lanes)])
+        self.rooms = WorkerRooms([lane.name for lane in in_rank_order(lanes)])
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
         # When a worker last renewed its lease.
@@ -133,9 +132,56 @@ class ModelQueue(LaneQueue):
             self._gateways[job.gateway_id] = max(lapses_ms, self._gateways.get(job.gateway_id, 0))
         return put
 
-    def _call_worker(self, now_ms: int, entry: QueuedJob) -> str:
-        job = entry.job
-        return self.calls.call(now_ms, job.job_id, self._jobs.levels[job.lane], entry.need, entry.preferred)
+    def _place(self, now_ms: int, entry: QueuedJob) -> str:
+        level, worker_id = self._jobs.levels[entry.job.lane], ""
+        if not self._has_elder(now_ms, level):
+            worker_id = self.rooms.find(level, entry.need, entry.preferred)
+        if not worker_id:
+            self._jobs.seat(entry)
+            return self._call_worker(entry, entry.preferred)
+        entry.handed = True
+        self.rooms.occupy(worker_id, level, entry.need)
+        self.rooms.given[worker_id].append(self._jobs.hold(entry, worker_id, now_ms))
+        self._affinity.record(now_ms, entry.prefixes, worker_id)
+        return worker_id
+
+    def _has_elder(self, now_ms: int, level: int) -> bool:
+        """Return whether waiting work may come before a new job of this lane."""
+        for other, places in enumerate(self._jobs.places.values()):
+            if places.depth:
+                is_owed = places.lane.share_floor > 0 and places.floor.debt >= QUANTUM_COST
+                is_promoted = other == level + 1 and places.oldest_wait_ms(now_ms) >= places.lane.long_wait_ms
+                if other <= level or is_owed or is_promoted:
+                    return True
+        return False
+
+    def _call_worker(self, entry: QueuedJob, preferred: str = "") -> str:
+        return self.rooms.call(entry.job.job_id, self._jobs.levels[entry.job.lane], entry.need, preferred)
+
+    def _call_again(self, now_ms: int, entry: QueuedJob) -> bool:
+        entry.passes += 1
+        entry.called = self._call_worker(entry) if entry.passes <= ROOMS_PER_PUT else ""
+        entry.roused_ms = now_ms
+        return bool(entry.called)
+
+    def rouse(self, now_ms: int, job_ids: Iterable[str]) -> set[str]:
+        watched = {job_id for job_id in job_ids if self._may_start(now_ms, self._jobs.entries.get(job_id))}
+        self._jobs.returned.clear()
+        return watched
+
+    def _may_start(self, now_ms: int, entry: QueuedJob | None) -> bool:
+        if entry is None or entry.state is JobState.ENDED:
+            return False
+        if entry.state is JobState.LEASED:
+            if not entry.handed or entry.epoch > 1:
+                return False
+            if 0 <= now_ms - entry.taken_ms < HANDED_PATIENCE_MS:
+                return True
+            self.rooms.withdraw(entry.worker_id)
+            self._jobs.give_back(entry, now_ms)
+        elif 0 <= now_ms - max(entry.queued_ms, entry.roused_ms) < CALL_PATIENCE_MS / 2:
+            return bool(entry.called)
+        return self._waits(entry) and self._call_again(now_ms, entry)
 
     def cancel(self, job_id: str) -> JobRecord | None:
         entry = self._book.entries.get(job_id)
@@ -159,19 +205,34 @@ class ModelQueue(LaneQueue):
 
     # Calls of workers.
 
-    def _take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
+    def turn(
+        self,
+        now_ms: int,
+        worker_id: str,
+        capacity: Capacity,
+        items: Iterable[Progress] = (),
+        *,
+        called: Iterable[str] = (),
+        serial: str = "",
+    ) -> Turn:
+        refused = self.report(worker_id, items, serial=serial)
+        self._expire(now_ms)
         leases: list[Lease] = []
         if worker_id not in self._lost:
-            leases = super()._take(now_ms, worker_id, capacity)
-            self.calls.withdraw(worker_id)
-            if not leases:
-                self.calls.offer(worker_id, capacity)
-        self.calls.settle(worker_id, self._waits)
-        return leases
+            order = self._order(now_ms, worker_id, capacity)
+            leases = self._pick(now_ms, worker_id, order)
+            self.rooms.withdraw(worker_id)
+            for entry in filter(None, map(self._jobs.entries.get, called)):
+                if self._waits(entry):
+                    self._call_again(now_ms, entry)
+            self.rooms.register(worker_id, order.room, order.yielding)
+        return Turn(refused, leases)
+
+    def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
+        return self.turn(now_ms, worker_id, capacity).leases
 
     def retire(self, worker_id: str) -> None:
-        self.calls.withdraw(worker_id)
-        self.calls.settle(worker_id, self._waits, may_pass_on=False)
+        self.rooms.withdraw(worker_id)
 
     def renew_lease(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
         self._is_quiet(now_ms)
@@ -181,7 +242,7 @@ class ModelQueue(LaneQueue):
             for entry in self._jobs.held(worker_id):
                 if entry.job.job_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
                     self._jobs.give_back(entry, now_ms)
-            self._wake_for_returned()
+            self._leave_returned(worker_id)
         return self._lost.pop(worker_id, None) is None
 
     def report(self, worker_id: str, items: Iterable[Progress], *, serial: str = "") -> set[str]:
@@ -196,7 +257,7 @@ class ModelQueue(LaneQueue):
 
     def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
         super().release(now_ms, worker_id, job_ids)
-        self._wake_for_returned()
+        self._leave_returned(worker_id)
 
     # Calls of the elected gateway.
 
@@ -208,9 +269,6 @@ class ModelQueue(LaneQueue):
             count, is_more = self._reclaim_some(now_ms)
             lost += count
         return lost
-
-    def rouse(self, now_ms: int) -> int:
-        return self.calls.rouse(now_ms, self._waits)
 
     def orphan(self, now_ms: int, grace_ms: int) -> QueuePresence:
         if self._seen_ms is None and self._is_empty():
@@ -236,14 +294,19 @@ class ModelQueue(LaneQueue):
         self._jobs.withdraw(entry)
         return True
 
-    def _wake_for_returned(self) -> None:
-        if self._jobs.has_returned:
-            self._jobs.has_returned = False
-            self.calls.wake()
+    def _leave_returned(self, worker_id: str) -> None:
+        if self._jobs.returned:
+            self.rooms.withdraw(worker_id)
+        self._call_for_returned()
 
-    def _waits(self, job_id: str) -> bool:
-        entry = self._jobs.entries.get(job_id)
-        return entry is not None and entry.state is JobState.QUEUED
+    def _call_for_returned(self) -> None:
+        for entry in self._jobs.returned:
+            if self._waits(entry):
+                self._call_worker(entry)
+        self._jobs.returned.clear()
+
+    def _waits(self, entry: QueuedJob) -> bool:
+        return entry.state is JobState.QUEUED
 
     def _is_empty(self) -> bool:
         return not (self.queued or self._workers or self._gateways)
@@ -266,7 +329,6 @@ class ModelQueue(LaneQueue):
 
         Return how many jobs were taken from dead workers, and whether more work is left."""
         left, lost = bounds.PER_CALL - self._expire(now_ms), 0
-        self.rouse(now_ms)
         gateways = _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms)
         workers = _lapsed(self._workers, now_ms, self._lease_ms)
         for gateway_id in gateways:
@@ -277,7 +339,7 @@ class ModelQueue(LaneQueue):
                 count = self._lose(worker_id, left, now_ms)
                 left, lost = left - count, lost + count
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
-        self._wake_for_returned()
+        self._call_for_returned()
         has_more_counters = self._jobs.forget_counters()
         return lost, has_more_counters or left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
 
@@ -297,6 +359,7 @@ class ModelQueue(LaneQueue):
         for entry in held:
             self._jobs.lose(entry, now_ms)
         self.retire(worker_id)
+        self.rooms.given.pop(worker_id, None)
         if held:
             self._lost[worker_id] = now_ms
         if len(held) < most:

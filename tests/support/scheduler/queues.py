@@ -13,12 +13,13 @@ from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import (
     JobRecord,
     LaneDepth,
+    News,
     Progress,
     Published,
     Put,
     QueuePresence,
     ReportExchange,
-    Wake,
+    Turn,
 )
 from tests.support.scheduler.model_queue import ModelQueue
 
@@ -46,7 +47,6 @@ class MemoryQueue:
     def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int, window: float, clock: Clock) -> None:
         self._queue = ModelQueue(lanes, lease_ms=lease_ms, window=window)
         self._clock = clock
-        self._heard: dict[str, tuple[int, int]] = {}
 
     async def put(
         self,
@@ -66,8 +66,22 @@ class MemoryQueue:
             generated=generated,
         )
 
+    async def turn(
+        self,
+        worker_id: str,
+        capacity: Capacity,
+        items: Sequence[Progress] = (),
+        *,
+        called: Sequence[str] = (),
+        serial: str | None = None,
+    ) -> Turn:
+        return self._queue.turn(self._clock(), worker_id, capacity, items, called=called, serial=serial or "")
+
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
-        return self._queue.take(self._clock(), worker_id, capacity)
+        """A turn of a worker that leaves no room, so that later jobs wait."""
+        leases = self._queue.take(self._clock(), worker_id, capacity)
+        self._queue.retire(worker_id)
+        return leases
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
         return self._queue.renew_lease(self._clock(), worker_id, holding)
@@ -119,18 +133,14 @@ class MemoryQueue:
     async def retire(self, worker_id: str) -> None:
         self._queue.retire(worker_id)
 
-    async def rouse(self) -> int:
-        return self._queue.rouse(self._clock())
+    async def rouse(self, job_ids: Iterable[str]) -> set[str]:
+        return self._queue.rouse(self._clock(), job_ids)
 
-    async def wake(self, worker_id: str) -> Wake:
-        calls, (wakes, home) = self._queue.calls.call_counts[worker_id], self._queue.calls.wakes
-        heard_calls, heard_wakes = self._heard.get(worker_id, (0, 0))
-        self._heard[worker_id] = calls, wakes
-        if calls > heard_calls:
-            return Wake.CALLED
-        if wakes == heard_wakes:
-            return Wake.NOTHING
-        return Wake.LATER if home not in ("", worker_id) else Wake.NOW
+    async def given(self, worker_id: str) -> list[Lease]:
+        return self._queue.rooms.given.pop(worker_id, [])
+
+    async def calls(self, worker_id: str) -> list[str]:
+        return self._queue.rooms.calls.pop(worker_id, [])
 
     async def events(self, gateway_id: str) -> list[Finished]:
         return self._queue.events.pop(gateway_id, [])
@@ -139,7 +149,17 @@ class MemoryQueue:
         return self._queue.controls.pop(worker_id, [])
 
 
-class StoredQueue(RedisQueue):
+class TakingQueue(RedisQueue):
+    """`RedisQueue` for workers that only take jobs."""
+
+    async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
+        """A turn of a worker that leaves no room, so that later jobs wait."""
+        leases = (await self.turn(worker_id, capacity, serial=serial)).leases
+        await self.retire(worker_id)
+        return leases
+
+
+class StoredQueue(TakingQueue):
     """`RedisQueue` with the clock, reading on in its streams."""
 
     def __init__(
@@ -153,7 +173,7 @@ class StoredQueue(RedisQueue):
     ) -> None:
         super().__init__(store, "model@1", lanes, lease_ms=lease_ms, window=window, clock=clock)
         self._last_ids: dict[str, str] = {}
-        self._woken_ids: dict[str, str] = {}
+        self._news_ids: dict[tuple[str, str], str] = {}
 
     async def events(self, gateway_id: str) -> list[Finished]:
         everything: list[Finished] = []
@@ -165,18 +185,22 @@ class StoredQueue(RedisQueue):
                 return everything
 
     async def controls(self, worker_id: str) -> list[Control]:
-        last_id = self._last_ids.get(worker_id, "0-0")
-        self._last_ids[worker_id], controls, _ = await self.read_control(worker_id, last_id, 0)
-        return controls
+        return (await self._news("controls", worker_id)).controls
 
-    async def wake(self, worker_id: str) -> Wake:
-        last_id = self._woken_ids.get(worker_id, "0-0")
-        self._woken_ids[worker_id], _, wake = await self.read_control(worker_id, last_id, 0)
-        return wake
+    async def given(self, worker_id: str) -> list[Lease]:
+        return (await self._news("given", worker_id)).leases
+
+    async def calls(self, worker_id: str) -> list[str]:
+        return (await self._news("calls", worker_id)).calls
+
+    async def _news(self, reader: str, worker_id: str) -> News:
+        news = await self.read_news(worker_id, self._news_ids.get((reader, worker_id), "0-0"), 0)
+        self._news_ids[reader, worker_id] = news.last_id
+        return news
 
 
 Queue: TypeAlias = MemoryQueue | StoredQueue
-"""Either. `events`, `controls` and `wake` answer what was said since they were last asked."""
+"""Either. `events`, `controls`, `given` and `calls` return what came since they were last called."""
 
 
 def lanes(**changes: dict[str, Any]) -> dict[LaneName, Lane]:

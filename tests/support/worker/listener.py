@@ -12,17 +12,17 @@ import redis.asyncio
 from fairlane.scheduler.links.listener import LinkListener
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Job
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import JobRecord, Put
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
+from tests.support.scheduler.queues import TakingQueue
 from tests.support.worker.gateway_end import GatewayEnd
 
 LIMIT_S = 30.0
 
 
-class GatewayQueue(RedisQueue):
+class GatewayQueue(TakingQueue):
     """The real queue. Jobs of this gateway get its address, and it expects them."""
 
     listener: "Listener"

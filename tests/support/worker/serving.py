@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import redis.asyncio
 
@@ -12,14 +13,15 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, WorkerStatus
-from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.types import News, Turn
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine_thread import Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.runtime import dial
 from fairlane.worker.server import WorkerServer
+from tests.support.scheduler.queues import TakingQueue
 from tests.support.worker.listener import Listener, listening
 from tests.support.worker.scripted import ScriptedRunner, engine
 
@@ -30,7 +32,7 @@ CARD = ModelCard(
 )
 
 
-class WatchedQueue(RedisQueue):
+class WatchedQueue(TakingQueue):
     """The real queue; counts `take` calls, and can lose the answer of the next, give leases out again, or break."""
 
     takes = 0
@@ -43,21 +45,27 @@ class WatchedQueue(RedisQueue):
     """As many takes say that the pool is larger than it is."""
     fault: Exception | None = None
 
-    async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
+    async def turn(self, worker_id: str, capacity: Capacity, *args: Any, **named: Any) -> Turn:
         self.takes += 1
         if self.fault is not None:
             raise self.fault
         if self.overstates:
             capacity = replace(capacity, kv_tokens=dict.fromkeys(capacity.kv_tokens, 10**6), pool_tokens=10**6)
-        leases = await super().take(worker_id, capacity, serial=serial)
-        self.overstates -= bool(leases and self.overstates)
+        turn = await super().turn(worker_id, capacity, *args, **named)
+        self.overstates -= bool(turn.leases and self.overstates)
         if self.lose_next_take:
             self.lose_next_take = False
             raise redis.ConnectionError("the answer was lost")
+        leases = turn.leases
         if leases and self.forgets:
             self.forgets, leases = False, [*leases, *self.given]
         self.given = leases or self.given
-        return leases
+        return turn._replace(leases=leases)
+
+    async def read_news(self, worker_id: str, last_id: str, block_ms: int) -> News:
+        news = await super().read_news(worker_id, last_id, block_ms)
+        self.given = news.leases or self.given
+        return news
 
 
 class WatchedThread(EngineThread):

@@ -8,10 +8,10 @@ from some delays.
 
 import asyncio
 import selectors
-from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from random import Random
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -19,11 +19,11 @@ from fairlane.scheduler.links.dialer import GatewayPeer
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.protocol.messages import Control, Job, Lease, WorkerStatus
+from fairlane.scheduler.protocol.messages import Job, Lease, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import Progress, Wake
+from fairlane.scheduler.queue.types import News, Progress, Turn, in_rank_order
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine_thread import REST_S, Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
@@ -80,8 +80,10 @@ class VirtualStore:
     ) -> None:
         self.random = random
         self.queue = ModelQueue(DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
+        self.lanes = [lane.name for lane in in_rank_order(DEFAULT_LANES)]
         self.gateway = GatewayEnd()
         self.takes = 0
+        self._serials = count()
         self.put_s: dict[str, float] = {}
         self.taken_s: dict[str, float] = {}
         """When each job was first leased."""
@@ -90,7 +92,6 @@ class VirtualStore:
         self.violations: list[str] = []
         """For `on_take` to add to."""
         self._on_take = on_take
-        self._controls: dict[str, list[Control]] = defaultdict(list)
         self._changed = asyncio.Condition()
 
     @property
@@ -102,33 +103,51 @@ class VirtualStore:
         return START_MS + round(self.now_s * 1e3)
 
     async def put(self, job: Job) -> None:
-        """What a gateway does: put the job, and ask whether a worker that was called has come."""
+        """What a gateway does: put the job, and watch that it is started."""
 
         def put() -> str:
             self.put_s[job.job_id] = self.now_s
             self.gateway.expect(job)
-            return self.queue.put(self.now_ms, job).called
+            worker_id = self.queue.put(self.now_ms, job).called
+            for given in self.queue.rooms.given.values():
+                if any(lease.job.job_id == job.job_id for lease in given):
+                    self._leased(worker_id, job.job_id)
+            return worker_id
 
-        left_ms = CALL_PATIENCE_MS if await self._call(put) else 0
-        while left_ms:
-            await asyncio.sleep(left_ms / 1e3)
-            left_ms = await self._call(lambda: self.queue.rouse(self.now_ms))
+        is_watched = bool(await self._call(put))
+        while is_watched:
+            await asyncio.sleep(CALL_PATIENCE_MS / 1e3)
+            if self.gateway.jobs[job.job_id].fence:
+                return
+            is_watched = bool(await self._call(lambda: self.queue.rouse(self.now_ms, [job.job_id])))
 
-    async def take(self, worker_id: str, capacity: Capacity, *, serial: str) -> list[Lease]:
-        def take() -> list[Lease]:
-            leases = self.queue.take(self.now_ms, worker_id, capacity)
-            for lease in leases:
-                self.taken_s.setdefault(lease.job.job_id, self.now_s)
-                self.gave_s[worker_id] = self.now_s
+    async def turn(
+        self,
+        worker_id: str,
+        capacity: Capacity,
+        items: Sequence[Progress] = (),
+        *,
+        called: Sequence[str],
+        last_id: str,
+        serial: str,
+    ) -> Turn:
+        def take() -> Turn:
+            turn = self.queue.turn(self.now_ms, worker_id, capacity, items, called=called)
+            for lease in turn.leases:
+                self._leased(worker_id, lease.job.job_id)
             if self._on_take is not None:
-                self._on_take(self, capacity, leases)
-            return leases
+                self._on_take(self, capacity, turn.leases)
+            return turn
 
         self.takes += 1
         return await self._call(take)
 
+    def _leased(self, worker_id: str, job_id: str) -> None:
+        self.taken_s.setdefault(job_id, self.now_s)
+        self.gave_s[worker_id] = self.now_s
+
     def new_serial(self) -> str:
-        return ""
+        return str(next(self._serials))
 
     async def retire(self, worker_id: str) -> None:
         await self._call(lambda: self.queue.retire(worker_id))
@@ -154,23 +173,19 @@ class VirtualStore:
         given = list(job_ids)
         await self._call(lambda: self.queue.release(self.now_ms, worker_id, given))
 
-    async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
+    async def read_news(self, worker_id: str, last_id: str, block_ms: int) -> News:
         await self._pass_time()
-        seen = tuple(map(int, last_id.split("/"))) if "/" in last_id else (0, 0, 0)
         async with self._changed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(block_ms / 1e3):
-                    await self._changed.wait_for(lambda: self._heard(worker_id) != seen)
-        controls, calls, wakes = now = self._heard(worker_id)
-        home = self.queue.calls.wakes[1]
-        wake = Wake.NOTHING if wakes == seen[2] else Wake.LATER if home not in ("", worker_id) else Wake.NOW
-        said = self._controls[worker_id][seen[0] : controls]
+                    await self._changed.wait_for(lambda: any(worker_id in each for each in self._streams))
+        controls, given, calls = (each.pop(worker_id, []) for each in self._streams)
         await self._pass_time()
-        return "/".join(map(str, now)), said, Wake.CALLED if calls > seen[1] else wake
+        return News("", controls, given, calls)
 
-    def _heard(self, worker_id: str) -> tuple[int, int, int]:
-        self._controls[worker_id] += self.queue.controls.pop(worker_id, [])
-        return len(self._controls[worker_id]), self.queue.calls.call_counts[worker_id], self.queue.calls.wakes[0]
+    @property
+    def _streams(self) -> tuple[dict[str, list[Any]], ...]:
+        return self.queue.controls, self.queue.rooms.given, self.queue.rooms.calls
 
     async def _call(self, call: Callable[[], T]) -> T:
         await self._pass_time()

@@ -55,8 +55,3 @@ local function tell(stream, ...)
   call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', ...)
   call('PEXPIRE', stream, RECORD_TTL_MS)
 end
-
--- Wake the workers that wait for jobs. `preferred`: the worker that asks first; without one, all ask at once.
-local function wake(preferred)
-  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', preferred or '')
-end

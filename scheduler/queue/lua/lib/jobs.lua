@@ -309,20 +309,19 @@ end
 
 -- The other state changes of a job.
 
--- The answer of `take` for a leased job, which was loaded with its body.
+-- The answer of `turn` for a leased job, which was loaded with its body.
 local function describe_lease(job)
   local has_tokens = (job.epoch > 1 or job.generated > 0) and 1 or 0 -- its gateway may have some
   return {job.body, job.epoch, NOW - job.arrived, job.guaranteed, has_tokens}
 end
 
--- Lease a waiting job, loaded with its body, to a worker, and charge `cost` provisionally. Returns the answer of `take`.
-local function lease(job, worker, cost)
-  unseat(job)
+-- Lease a job that does not wait, loaded with its body, to a worker, and charge `cost` provisionally. Returns the answer
+-- of `turn`.
+local function hold(job, worker, cost)
   job.epoch, job.credit = job.epoch + 1, cost
   call('ZADD', key('held', worker), job.losses, job.job_id)
-  local record = key('job', job.job_id)
-  call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
-    'credit', cost, 'marks', lend(job, cost))
+  call('HSET', key('job', job.job_id), 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0,
+    'epoch', job.epoch, 'credit', cost, 'marks', lend(job, cost))
   charge(job, cost)
   return describe_lease(job)
 end

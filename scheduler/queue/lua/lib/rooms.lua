@@ -1,20 +1,35 @@
--- Shared after `jobs`: registered rooms, and calls of workers. The rules are in scheduler/queue/rooms.py.
+-- Shared after `prefix_affinity` and `take_order`: registered rooms, and the worker that gets a new job. The rules are in
+-- scheduler/queue/rooms.py.
 -- A room is a list: sequences and KV tokens of the whole worker, then those that each lane could start.
 local function withdraw_room(worker)
   if call('HDEL', key('rooms'), worker) == 0 then return end
-  for _, lane in ipairs(LANES) do call('ZREM', key('room', lane.name), worker) end
+  for _, lane in ipairs(LANES) do
+    call('ZREM', key('room', lane.name), worker)
+    call('ZREM', key('yielding', lane.name), worker)
+  end
+end
+
+-- List a worker by a number in a sorted set while the number is positive.
+local function list_worker(list, number, worker)
+  if number > 0 then call('ZADD', list, number, worker) else call('ZREM', list, worker) end
 end
 
 local function file_room(worker, room)
   call('HSET', key('rooms'), worker, cmsgpack.pack(room))
   for level, lane in ipairs(LANES) do
-    local sequences, kv_tokens = room[2 * level + 1], room[2 * level + 2]
-    if sequences > 0 and kv_tokens > 0 then
-      call('ZADD', key('room', lane.name), kv_tokens, worker)
-    else
-      call('ZREM', key('room', lane.name), worker)
-    end
+    local is_open = room[2 * level + 1] > 0
+    list_worker(key('room', lane.name), is_open and room[2 * level + 2] or 0, worker)
   end
+end
+
+-- Register what is left of the room that `open_room` read, and the work that would yield.
+local function register_room(worker)
+  local room = {MAX_SEQUENCES, POOL_TOKENS}
+  for level, lane in ipairs(LANES) do
+    room[2 * level + 1], room[2 * level + 2] = SEQUENCES[level], KV_TOKENS[level]
+    list_worker(key('yielding', lane.name), YIELDING[level].sequences, worker)
+  end
+  file_room(worker, room)
 end
 
 -- KV tokens that a job needs to start in this room.
@@ -28,8 +43,8 @@ local function fits_room(room, job, level)
 end
 
 -- A worker whose room fits this job, and the room; nil if there is none.
-local function find_room(job, level, preferred)
-  local workers = call('ZREVRANGE', key('room', job.lane), 0, ROOMS_PER_PUT - 1)
+local function find_room(job, preferred)
+  local level, workers = LANE[job.lane].level, call('ZREVRANGE', key('room', job.lane), 0, ROOMS_PER_PUT - 1)
   if preferred ~= '' then table.insert(workers, 1, preferred) end
   if #workers == 0 then return nil end
   for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do -- at most ROOMS_PER_PUT + 1
@@ -38,61 +53,43 @@ local function find_room(job, level, preferred)
   end
 end
 
--- Call a worker for a new job, or wake all. Returns the worker, or '' if all were woken.
-local function call_worker(job, preferred)
-  local level = LANE[job.lane].level
-  local worker, room = find_room(job, level, preferred)
-  if not worker then
-    wake(preferred)
-    return ''
+-- Whether waiting work may come before a new job of this lane.
+local function has_elder(lane)
+  for level, other in ipairs(LANES) do
+    if is_backlogged(other.name) then
+      if level <= lane.level or other.share_floor > 0 and debt_of(other) >= QUANTUM_COST then return true end
+      local oldest = call('ZRANGE', key('waiting', other.name), 0, 0, 'WITHSCORES')[2]
+      if level == lane.level + 1 and NOW - tonumber(oldest) >= other.long_wait_ms then return true end
+    end
   end
-  for below = level, #LANES do
+  return false
+end
+
+-- Lease a new job, which does not wait, to a worker that has room. The worker reads it from its stream.
+local function hand_over(job, worker, room)
+  for below = LANE[job.lane].level, #LANES do
     room[2 * below + 1], room[2 * below + 2] = room[2 * below + 1] - job.n, room[2 * below + 2] - tokens_in(room, job)
   end
   file_room(worker, room)
-  call('SADD', key('calls', worker), job.job_id)
-  if call('ZADD', key('called'), 'NX', NOW, worker) == 1 then tell(key('control', worker), 'w', '') end
+  local given = hold(job, worker, provisional_cost(job))
+  tell(key('leases', worker), 'b', given[1], 'e', given[2], 'a', given[3], 'g', given[4], 's', given[5])
+  record_affinity(job.prefix, worker)
+end
+
+-- Call a worker for a waiting job: one whose room fits, or else one whose work may yield. It has no room until it
+-- answers. Returns the worker, or '' if there is none.
+local function call_worker(job, preferred)
+  local worker = find_room(job, preferred) or call('ZREVRANGE', key('yielding', job.lane), 0, 0)[1]
+  if not worker then return '' end
+  withdraw_room(worker)
+  tell(key('control', worker), 'w', job.job_id)
   return worker
 end
 
--- Whether a job that a worker was called for still waits; others are dropped. After PER_CALL of those, one is assumed
--- to wait.
-local function has_waiting_call(calls)
-  for _ = 1, PER_CALL do
-    local job_id = call('SPOP', calls)
-    if not job_id then return false end
-    if call('HGET', key('job', job_id), 'state') == 'queued' then
-      call('SADD', calls, job_id)
-      return true
-    end
-  end
-  return true
-end
-
--- Close a worker's calls, because it answered or, if `late`, never will.
-local function settle_calls(worker, late)
-  local calls = key('calls', worker)
-  if call('ZREM', key('called'), worker) == 0 or not has_waiting_call(calls) then return end
-  local last = not late and call('ZREVRANGE', key('called'), 0, 0)[1]
-  if last then
-    local others = key('calls', last)
-    call('SUNIONSTORE', others, others, calls)
-  else
-    wake()
-  end
-  call('DEL', calls)
-end
-
--- Close calls that were not answered in time, or that have a future time because the clock was set back. Returns ms
--- until the next call is late, or 0 if none is open.
-local function rouse_late()
-  if call('EXISTS', key('called')) == 0 then return 0 end
-  for _, span in ipairs({{'-inf', NOW - CALL_PATIENCE_MS}, {'(' .. NOW, '+inf'}}) do
-    for _, worker in ipairs(call('ZRANGEBYSCORE', key('called'), span[1], span[2], 'LIMIT', 0, math.floor(PER_CALL / 2))) do
-      withdraw_room(worker)
-      settle_calls(worker, true)
-    end
-  end
-  local first = call('ZRANGE', key('called'), 0, 0, 'WITHSCORES')[2]
-  return first and math.max(1, tonumber(first) + CALL_PATIENCE_MS - NOW) or 0
+-- Call another worker for a job that still waits. Returns whether there is one.
+local function call_again(job)
+  local record, worker = key('job', job.job_id), ''
+  if call('HINCRBY', record, 'passes', 1) <= ROOMS_PER_PUT then worker = call_worker(job, '') end
+  call('HSET', record, 'called', worker, 'roused', NOW)
+  return worker ~= ''
 end

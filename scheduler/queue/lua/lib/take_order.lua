@@ -1,13 +1,12 @@
--- Shared after `jobs`, for `take`: the worker's remaining room, and the order of candidates.
+-- Shared after `jobs`, for `turn`: the worker's remaining room, and the order of candidates.
 -- The rules are in scheduler/queue/take_order.py.
 local SEQUENCES, KV_TOKENS, PREFILL_MS
 local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT
-local ROOM -- the offered room, as `rooms.lua` stores it
 local YIELDING -- by lane, what its own work there would yield to less served tenants
 local CANDIDATES -- waiting jobs that were read, by job_id or packed head
 
 AT_BEGIN[#AT_BEGIN + 1] = function()
-  SEQUENCES, KV_TOKENS, ROOM, YIELDING, CANDIDATES = {}, {}, {}, {}, {}
+  SEQUENCES, KV_TOKENS, YIELDING, CANDIDATES = {}, {}, {}, {}
 end
 
 -- The tenants in ARGV after their number at `at`, and the index of the next value.
@@ -38,16 +37,14 @@ local function open_yielding(lane, at)
   return at
 end
 
--- Read from ARGV[first] on: the size of the whole worker, the room of each lane, and what each lane would yield.
+-- Read from ARGV[first] on: ms per prompt token (0: not known), the size of the whole worker, the room of each lane, and
+-- what each lane would yield.
 local function open_room(worker, first)
-  PREFILL_MS = tonumber(ARGV[4])
-  MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
-  ROOM[1], ROOM[2] = MAX_SEQUENCES, POOL_TOKENS
+  PREFILL_MS, MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])
   for level = 1, #LANES do
-    SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level]), tonumber(ARGV[first + 2 * level + 1])
-    ROOM[2 * level + 1], ROOM[2 * level + 2] = SEQUENCES[level], KV_TOKENS[level]
+    SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level + 1]), tonumber(ARGV[first + 2 * level + 2])
   end
-  local at = first + 2 * #LANES + 2
+  local at = first + 2 * #LANES + 3
   for _, lane in ipairs(LANES) do at = open_yielding(lane, at) end
   HAS_SUSPECT = call('ZCOUNT', key('held', worker), SUSPECT_LOSSES, '+inf') > 0
 end
