@@ -1,8 +1,8 @@
-"""A server with vLLM's token-in-token-out interface, whose model is a sum: for tests of what stands before one.
+"""A server with vLLM's token-in-token-out interface, whose model is a checksum: for tests of what stands before one.
 
 The next token depends on all tokens before it, so whoever resumes a stream elsewhere gets the same ones. Steps take
-`step_s`; `slots` requests run at a time, the lowest priority number first. An adapter adds its place in `adapters` to
-each sum. What it does wrong is told to it.
+`step_s`; `slots` requests run at a time, the lowest priority number first. An adapter begins each checksum with its
+place in `adapters`. Tests set its faults.
 
 As a process of its own: `python -m tests.support.worker.vllm_stand_in PORT [STEP_S [SLOTS [BLOCKS]]]`.
 """
@@ -15,6 +15,8 @@ import socket
 import sys
 import threading
 import time
+import zlib
+from array import array
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -37,7 +39,7 @@ TOO_MANY = 5
 
 def next_token(token_ids: Sequence[int], adapter: int = 0) -> int:
     """Never an end of sequence. `adapter`: 1 for the first; 0: none."""
-    return 3 + (adapter + sum((place + 1) * token for place, token in enumerate(token_ids))) % (VOCABULARY - 3)
+    return 3 + zlib.crc32(array("I", token_ids).tobytes(), adapter) % (VOCABULARY - 3)
 
 
 def continuation(token_ids: Sequence[int], count: int, adapter: int = 0) -> list[int]:
