@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := $(CURDIR)/$(VENV)/engines
-# The tests that `make unit` runs, and in how many processes: one more fills the time that tests wait, but loads the cores.
+# The tests that `make unit` runs, and in how many processes: one more than two cores, since each waits a third of its time.
 TESTS := -m "not thorough"
-PROCESSES := 2
+PROCESSES := 3
 # Two processes of tests and every server that they start import the same files: keep them compiled.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt

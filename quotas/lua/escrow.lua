@@ -14,7 +14,7 @@ local entries, now = cmsgpack.unpack(ARGV[16]), now_ms()
 
 local names = {escrow.key(prefix, name)}
 for number, entry in ipairs(entries) do names[number + 1] = prefix .. 'reservation:' .. entry[1] end
-local stored = redis.call('MGET', unpack(names)) -- the pool, and at most 64 reservations
+local stored = redis.call('MGET', unpack(names)) -- at most the pool and 64 reservations
 local pool = stored[1] and escrow.unpack(stored[1])
 local last = pool and pool[P_CALL] or 0
 local is_repeat = pool and call == last and pool[P_STATE] ~= REAPED

@@ -138,7 +138,7 @@ end
 local reservation = unpack_reservation(record)
 local levels = levels_of(prefix, reservation, now)
 local sums = usage_sums.finish(prefix, reservation_id, reservation, levels, ended, now)
-if sums then usage_sums.add(prefix, reservation, levels[1].figures[DAY], unpack(sums)) end -- seven figures
+if sums then usage_sums.add(prefix, reservation, levels[1].figures[DAY], unpack(sums)) end -- at most seven
 write_levels(prefix, levels, reservation_key, SETTLED .. struct.pack(SETTLED_FIELDS, call_name, reservation[F_TENANT],
   reservation[F_KEY], reservation[F_OTHERS]))
 redis.call('PEXPIRE', reservation_key, kept_ms)

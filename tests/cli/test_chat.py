@@ -143,6 +143,7 @@ async def terminal(served: Served, *arguments: str) -> AsyncIterator[Terminal]:
 
 
 async def test_a_conversation_on_a_terminal(served: Served) -> None:
+    served.worker.step_s = 0.02  # so that not all tokens come at the same moment
     async with terminal(served) as shown:
         await shown.until("> ")
         shown.type("/lane throughput\nWhat is the capital of France?\n")

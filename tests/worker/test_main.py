@@ -111,6 +111,7 @@ def test_a_worker_whose_metrics_port_is_taken_says_so_in_one_line(fleet: Fleet) 
     assert "setting host or worker.metrics_port: Address already in use" in process.log[0]
 
 
+@pytest.mark.thorough
 async def test_a_worker_that_was_only_stopped_is_refused_when_it_wakes(fleet: Fleet) -> None:
     fleet.alive(2)
     async with at(fleet) as listener:

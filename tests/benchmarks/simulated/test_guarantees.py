@@ -35,6 +35,7 @@ def test_a_backlogged_tenants_guarantees_hold(deadlines: dict[str, Any]) -> None
     assert given.broken == 0
 
 
+@pytest.mark.thorough
 def test_guarantees_hold_for_a_tenant_outside_its_window() -> None:
     tier = replace(DATED, lane=LaneName.THROUGHPUT, hard_ttft_ms=4_000.0)
     all_dated = Client(tenant="acme", rate_per_s=2.0, prompt=(1_000, 2_000), output=(200, 400), tier=tier)

@@ -9,7 +9,7 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Outcome
 from fairlane.scheduler.queue.prefix_affinity import AFFINITY_GENERATION_MS, prefix_keys
 from fairlane.scheduler.queue.redis_queue import TRIM_EVERY
-from tests.support.scheduler.queues import PLENTY, TakingQueue, job, progress
+from tests.support.scheduler.queues import PLENTY, TakingQueue, job, progress, room
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,13 @@ async def test_a_worker_reads_what_it_was_given_and_called_for(queue: TakingQueu
     await queue.put(job("a"))
     await queue.release("w1", ["a"])
     news = await queue.read_news("w1", news.last_id, 0)
-    assert ([lease.job.job_id for lease in news.leases], news.calls) == (["a"], ["a"])
+    assert ([lease.job.job_id for lease in news.leases], news.calls) == (["a"], [])
+    await queue.put(job("elder", n=1_001))
+    await queue.turn("w1", room())
+    await queue.turn("w1", room(latency=1))
+    await queue.put(job("b"))
+    news = await queue.read_news("w1", news.last_id, 0)
+    assert (news.leases, news.calls) == ([], ["b"])
 
     assert (await queue.read_news("w1", news.last_id, 0))[1:] == ([], [], [])
 

@@ -145,9 +145,16 @@ class Served:
         return await Ledger(self.store).entries(self.id_of(tenant), self.id_of(tenant))
 
     async def landed(self) -> None:
-        """All jobs are settled, and nothing of them is in hand."""
+        """All jobs are settled and in the ledger, and nothing of them is in hand."""
+        parts = self.resources
         await until(
-            lambda: not self.resources.fleet.dispatcher.jobs and not self.resources.requests.settlements.in_hand
+            lambda: (
+                not (
+                    parts.fleet.dispatcher.jobs
+                    or parts.requests.settlements.in_hand
+                    or parts.accounts.escrow.unreported
+                )
+            )
         )
 
     async def paused(self, tenant: str = "acme") -> None:

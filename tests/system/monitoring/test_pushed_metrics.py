@@ -6,7 +6,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from tests.support.system.harness import MODEL, Server
 from tests.support.system.otlp import Collector
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
 
 def test_gateway_and_worker_send_what_they_count(server: Server, collector: Collector) -> None:
