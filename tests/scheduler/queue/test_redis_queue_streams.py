@@ -109,7 +109,7 @@ async def test_a_worker_reads_what_it_was_given_and_called_for(queue: TakingQueu
     assert ([lease.job.job_id for lease in news.leases], news.calls) == (["a"], [])
     await queue.put(job("elder", n=1_001))
     await queue.turn("w1", room())
-    await queue.turn("w1", room(latency=1))
+    await queue.turn("w1", room(latency=2))
     await queue.put(job("b"))
     news = await queue.read_news("w1", news.last_id, 0)
     assert (news.leases, news.calls) == ([], ["b"])
