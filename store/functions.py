@@ -36,7 +36,6 @@ class Library:
 
     @cached_property
     def scripts(self) -> dict[str, Script]:
-        """The functions as scripts, by name."""
         shared = f"local GIVEN = ARGV\n{self._shared}"
         return {each: Script(f"{shared}\nreturn ({text})(KEYS, GIVEN)") for each, text in self._texts.items()}
 

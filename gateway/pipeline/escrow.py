@@ -39,7 +39,6 @@ class EscrowedQuotas:
 
     @property
     def unreported(self) -> int:
-        """Return how many requests the store does not know yet, or not the end of."""
         return self._pools.unreported
 
     @property
@@ -132,11 +131,9 @@ class EscrowedQuotas:
         return await self._store.statuses(root, account, key_id, model=model, lane=lane)
 
     async def report(self, root: str) -> None:
-        """Return this gateway's rights of a root organisation, and report all requests that ended."""
         await self._pools.report(root)
 
     async def aclose(self, timeout_s: float) -> None:
-        """Report everything, for up to `timeout_s`. What remains is settled by a reaper, as after a crash."""
         await self._pools.aclose(timeout_s)
 
     async def _ask_store(self, ask: Ask) -> Reservation:

@@ -77,7 +77,6 @@ class Pools:
 
     @property
     def unreported(self) -> int:
-        """Return how many requests the store does not know yet, or not the end of."""
         pooling = [served for pairs in self._pooling.values() for served in pairs.values()]
         return sum(len(served.pool.left()) for served in pooling if served.pool is not None) + len(self.booking)
 
@@ -106,7 +105,6 @@ class Pools:
             self._start(self._serve(served, served.pool))
 
     async def report(self, root: str) -> None:
-        """Return this gateway's rights of a root organisation, and report all requests that ended."""
         for served in list(self._pooling.get(root, {}).values()):
             await self._return(served)
 
@@ -149,7 +147,6 @@ class Pools:
                     served.shunned_until_s = self._clock() + SHUNNED_S
 
     async def _serve(self, served: Served, pool: Pool) -> None:
-        """Exchange a pool's rights until it is over."""
         while served.pool is pool:
             pause_s = EXCHANGE_EVERY_S
             try:

@@ -90,12 +90,10 @@ class Rate:
         return total
 
     def is_hot(self, now_s: float) -> bool:
-        """Return whether the pair is fast enough for a pool, and has been for a while: a burst is not."""
         is_fast = self.total(now_s).requests >= HOT * WINDOW_S
         return is_fast and self._buckets[0][0] <= int((now_s - SUSTAINED_S) / BUCKET_S)
 
     def wanted(self, now_s: float) -> Rights:
-        """Return the rights to ask for; none if the pair is idle or slow."""
         total = self.total(now_s)
         if now_s - self.last_s > IDLE_S or total.requests < COOL * WINDOW_S:
             return Rights()
@@ -157,19 +155,16 @@ class Pool:
 
     @property
     def is_asking(self) -> bool:
-        """True from `order` to its answer: until then, the rights are the store's."""
         return self._sent is not None
 
     @property
     def needs_exchange(self) -> bool:
-        """True if the rights for requests are used up, or a call's worth of reports waits."""
         return self._next >= self._end or sum(map(_is_due, self._flights.values())) >= PER_CALL
 
     def knows(self, name: str) -> bool:
         return name in self._flights
 
     def is_due(self, name: str) -> bool:
-        """Return whether the store does not know yet all that a request holds."""
         return name in self._flights and _is_due(self._flights[name])
 
     def is_recorded(self, name: str) -> bool:
@@ -221,7 +216,6 @@ class Pool:
         return Extension(granted_tokens=flight.output, limited_by=limited_by, spent=is_at_ceiling)
 
     def extended(self, name: str, need: Need, extension: Extension) -> None:
-        """Record what the store has granted to a recorded request."""
         flight = self._flights.get(name)
         if flight is None or flight.charge is not None:
             return
@@ -270,11 +264,9 @@ class Pool:
         return order
 
     def not_sent(self) -> None:
-        """Take back an order that certainly did not reach the store: the rights stay here."""
         self._sent = None
 
     def answered(self, answer: Transferred) -> None:
-        """Take the answer to `order`."""
         if self._sent is None:
             return
         order, sent_s = self._sent
@@ -295,7 +287,6 @@ class Pool:
         self._level = _level(answer.statuses)
 
     def left(self) -> list[Flight]:
-        """Return what the store has to be told one by one, once the pool is over."""
         return [flight for flight in self._flights.values() if _is_due(flight)]
 
     def statuses(self) -> tuple[LimitStatus, ...]:
@@ -324,7 +315,6 @@ class Pool:
         return self._first <= int(name[_POOL_DIGITS:], 16) < self._next
 
     def _has_room(self, flight: Flight) -> bool:
-        """Return whether one more request may use rights, so that one call can report all that do."""
         return flight.uses_rights or sum(each.uses_rights for each in self._flights.values()) < PER_CALL
 
     def _take(self, requests: int, input_tokens: int, output_tokens: int) -> bool:
@@ -361,7 +351,6 @@ _WINDOWS: dict[WindowName, FixedWindow] = {
 
 
 def _level(statuses: Sequence[LimitStatus]) -> Level:
-    """Return a level with the lowest limit of each name, and no usage: what a request may ask for at all."""
     lowest: dict[str, int] = {}
     for status in statuses:
         lowest[status.name] = min(status.limit, lowest.get(status.name, status.limit))

@@ -406,7 +406,6 @@ def _texts(names: Iterable[bytes]) -> set[str]:
 
 
 def _next_id(last_id: str) -> str:
-    """Return the lowest id after `last_id` in a stream."""
     time_ms, _, number = last_id.partition("-")
     return f"{time_ms}-{int(number) + 1}" if number else ""
 

@@ -50,7 +50,6 @@ class LaneHead(NamedTuple):
 
     @property
     def needs_room(self) -> bool:
-        """Return whether jobs wait for longer than it takes this shard's own workers to end something."""
         return self.oldest_ms >= PATIENCE_MS
 
 
@@ -82,7 +81,6 @@ class ShardCounters(Counters):
         self._others, self._contended_until_ms, self._now_ms = 0.0, 0.0, 0.0
 
     def receive(self, floor: LaneFloor, now_ms: float) -> None:
-        """Record what a call carried about the other shards."""
         self._now_ms = now_ms
         self._others = max(self._others, floor.counter)
         if floor.contended:
@@ -122,15 +120,12 @@ class Rivals:
         self._owed = [0.0 for _ in share_floors]
 
     def receive(self, shard: int, head: Sequence[LaneHead], now_ms: float) -> None:
-        """Record the head of a shard's answer."""
         self._heads[shard] = head, now_ms
 
     def waits(self, shard: int, now_ms: float) -> bool:
-        """Return whether jobs wait in a shard, as far as known."""
         return any(lane.waits for lane in self._fresh(shard, now_ms))
 
     def floors(self, shard: int, now_ms: float) -> list[LaneFloor]:
-        """Return what a call to `shard` carries about the others, by lane."""
         floors = [LaneFloor(0.0, False) for _ in self._floors]
         for other, (head, at_ms) in self._heads.items():
             if other == shard:
@@ -157,7 +152,6 @@ class Rivals:
         return other if self._is_ahead(theirs, mine) else home
 
     def _is_ahead(self, one: Sequence[LaneHead], other: Sequence[LaneHead]) -> bool:
-        """Return whether the work that waits in one shard comes before that in another, by more than the window."""
         if not other:
             return any(lane.needs_room for lane in one)
         for mine, theirs in zip(one, other, strict=True):

@@ -28,7 +28,6 @@ class Gateways:
         self._open = [OpenRequests(DEFAULT_LANES) for _ in range(count)]
 
     def decide(self, gateway: int, arrival: Arrival, now_ms: float) -> Admitted | None:
-        """Return the decision of the request's gateway; None rejects."""
         request, known = request_of(arrival), self._open[gateway]
         answer = assess(request, workers=self._workers, open_requests=known, now_ms=now_ms)
         if isinstance(answer, Admitted):
@@ -54,7 +53,6 @@ class Gateways:
         known.leave(job_id, finished=record.outcome is Outcome.FINISHED)
 
     def exchange(self, gateway: int, queue: LaneQueue, now_ms: float) -> None:
-        """Publish a gateway's report, and read those of the others."""
         known = self._open[gateway]
         exchanged = queue.exchange_reports(int(now_ms), str(gateway), known.report(now_ms), known.refused_us())
         known.receive_reports(exchanged.reports, exchanged.asked, now_ms)

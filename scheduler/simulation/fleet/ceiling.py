@@ -25,7 +25,6 @@ class StoreLoad:
     gateway_beats_per_s: float = 2.0
 
     def busy(self, shards: int) -> float:
-        """Return the part of a core that each of so many shards needs; above 1 if it cannot."""
         times = self.times.times
         renewals_ms = self.workers * self.worker_beats_per_s * times[Call.RENEW].ms(math.ceil(self.rows / shards))
         beats_ms = self.gateways * self.gateway_beats_per_s * times[Call.BEAT].ms(self.gateways)
@@ -34,5 +33,4 @@ class StoreLoad:
 
     @property
     def shards(self) -> int | None:
-        """Return the smallest number of shards that carries it, or None if MOST_SHARDS do not."""
         return next((count for count in range(1, MOST_SHARDS + 1) if self.busy(count) <= USABLE), None)

@@ -85,7 +85,6 @@ class FleetMeter:
     _shard_of: dict[str, int] = field(default_factory=dict)
 
     def look(self, fleet: Fleet, now_ms: float) -> None:
-        """Note every tenant's service, and whose jobs wait."""
         backlogged: set[tuple[LaneName, str]] = set()
         for shard, queue in enumerate(fleet.queues):
             for lane, tenants in queue.backlogged().items():
@@ -108,7 +107,6 @@ class FleetMeter:
         self.on_end()
 
     def summarize(self, fleet: Fleet, guaranteed: Iterable[str] = ()) -> FleetSummary:
-        """Return the results of a run that has ended."""
         last_ms = fleet.last_arrival_ms
         first_ms = WARM_UP * last_ms
         chats = sum(first_ms <= end_ms < last_ms for end_ms in self._ends_ms)

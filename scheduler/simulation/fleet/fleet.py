@@ -70,8 +70,6 @@ class FleetObserver(Protocol):
 
 
 class _Member:
-    """One worker and its knowledge of the shards."""
-
     def __init__(self, number: int, shape: FleetShape, lanes: Sequence[Lane], shards: Sequence[int]) -> None:
         self.number, self.shards = number, shards
         self.rows = RowsWorker(shape.kind)
@@ -111,7 +109,6 @@ class Fleet:
         self._open = 0
 
     def _shards(self, worker: int) -> Sequence[int]:
-        """Return the shards that a worker offers rows to: each pair of shards equally often."""
         count, shards = self.shape.shards_per_worker or self.shape.shards, self.shape.shards
         if count >= shards:
             return range(shards)
@@ -122,7 +119,6 @@ class Fleet:
         return sum(member.rows.used for member in self._members)
 
     def run(self) -> dict[str, Record]:
-        """Run to the end, and return the records by job in order of arrival."""
         self._begin()
         arrival = next(self._arrivals, None)
         while arrival is not None or self._open:
@@ -215,7 +211,6 @@ class Fleet:
     def _receive(
         self, member: _Member, shard: int, leases: Sequence[Lease], head: Sequence[LaneHead], taken_back: int
     ) -> None:
-        """Receive a shard's answer or lease: start jobs, and move rows if only another shard has use for them."""
         rows = member.rows
         if len(member.shards) > 1:
             member.rivals.receive(shard, head, self.now_ms)
@@ -274,7 +269,6 @@ class Fleet:
             self._call(member, target, (), rows)
 
     def _offer_free(self, member: _Member, given_by: int) -> None:
-        """Offer rows that a shard gave back to one in which jobs wait."""
         member.recalls = False
         waiting = [shard for shard in member.shards if shard != given_by and member.rivals.waits(shard, self.now_ms)]
         self._call(member, self._random.choice(waiting) if waiting else given_by, (), member.rows.unoffered)

@@ -63,7 +63,6 @@ class RowsShape:
         return cls(rows=used, step_ms=base_ms + used * row_ms, step_tokens=calibration.max_step_tokens)
 
     def chats_per_s(self, prompt_tokens: float, output_tokens: float) -> float:
-        """Return how many chats of this size a busy worker serves."""
         decode = self.rows / (output_tokens * self.step_ms / 1e3)
         return min(decode, self.step_tokens / (prompt_tokens * self.step_ms / 1e3))
 
@@ -114,7 +113,6 @@ class RowsWorker:
         return self.shape.rows - self.used - self.offered.total()
 
     def start(self, lease: Lease, shard: int, output_tokens: int, now_ms: float) -> RunningJob:
-        """Start a job, into a row that was offered to this shard."""
         if not self.used:
             self._began_ms, self._prefill_step, self._prefill_left = now_ms, 0, self.shape.step_tokens
         first_step = self._prefill(len(lease.job.prompt), now_ms)
@@ -128,11 +126,9 @@ class RowsWorker:
         return job
 
     def is_new_end(self, end_ms: float) -> bool:
-        """Return whether one job ends at this time: the first to do so."""
         return len(self._ending[end_ms]) == 1
 
     def end(self, now_ms: float) -> list[RunningJob]:
-        """End the jobs whose time has come, which frees their rows."""
         ended = self._ending.pop(now_ms)
         for job in ended:
             self.used -= job.lease.job.n

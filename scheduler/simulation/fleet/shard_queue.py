@@ -63,13 +63,11 @@ class ShardQueue(LaneQueue):
         return self._lease(now_ms, worker), taken_back
 
     def renew_jobs(self, now_ms: int, worker: int, progress: Sequence[Progress], floors: Sequence[LaneFloor]) -> None:
-        """Record a worker's heartbeat, with the progress of its jobs."""
         self._receive(floors, now_ms)
         self.renew(now_ms, str(worker))
         self.report(str(worker), progress)
 
     def head(self, now_ms: float) -> list[LaneHead]:
-        """Return what this shard's answers say of it."""
         heads = []
         for places in self._places:
             oldest_ms = places.oldest_wait_ms(int(now_ms)) if places.depth else -1.0
@@ -77,11 +75,9 @@ class ShardQueue(LaneQueue):
         return heads
 
     def backlogged(self) -> Mapping[LaneName, set[str]]:
-        """Return the tenants whose jobs wait, by lane."""
         return {places.lane.name: set(places._queues) for places in self._places}
 
     def ends(self) -> list[Finished]:
-        """Return the jobs that the queue itself has ended since the last call."""
         ended = self.events.pop(GATEWAY, [])
         self.forget(end.job_id for end in ended)
         return ended
@@ -92,7 +88,6 @@ class ShardQueue(LaneQueue):
                 places.counters.receive(floor, now_ms)
 
     def _lease(self, now_ms: int, worker: int) -> list[Lease]:
-        """Lease to a worker as `take` does, but look no further once its rows are full."""
         rows, leases = self._rows.get(worker, 0), list[Lease]()
         if not (rows and self.queued):
             return leases

@@ -96,7 +96,6 @@ class StoreCore:
         self._waits: Counter[int] = Counter()
 
     def begin(self, arrives_ms: float) -> float:
-        """Return when a call that arrives now will run."""
         begins_ms = max(arrives_ms, self._free_ms)
         self._waits[int((begins_ms - arrives_ms) * 1e3 / WAIT_BUCKET_US)] += 1
         return begins_ms
@@ -112,7 +111,6 @@ class StoreCore:
         return self._free_ms
 
     def call(self, call: Call, jobs: int, arrives_ms: float) -> float:
-        """Return when a call that arrives now ends."""
         return self.run(call, jobs, self.begin(arrives_ms))
 
     def wait_ms(self, part: float) -> float:
