@@ -6,9 +6,9 @@ ENGINES := $(CURDIR)/$(VENV)/engines
 # The tests that `make unit` runs, and in how many processes: one more than two cores, since each waits a third of its time.
 TESTS := -m "not thorough"
 PROCESSES := 3
-# Two processes of tests and every server that they start import the same files: keep them compiled.
+# The processes of tests and every server that they start import the same files: keep them compiled. Pip would compile all that nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
 .PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
 

@@ -64,6 +64,7 @@ def test_a_bad_setting_stops_the_start_with_one_line(tmp_path: Path, name: str, 
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.thorough
 def test_a_model_that_cannot_be_served_stops_the_start_and_no_key_is_lost_nor_shown(tmp_path: Path) -> None:
     """Nobody else can read what is left in the data directory, whatever it was before, and whatever the umask."""
     directory = tmp_path / "data"

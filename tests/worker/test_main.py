@@ -210,6 +210,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_what_runs(fleet: Fleet) ->
         assert not any(f"-{process.pid}-" in worker.worker_id for worker in await listener.registry.workers())
 
 
+@pytest.mark.thorough
 async def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
     fleet.alive(1)
     async with at(fleet) as listener:

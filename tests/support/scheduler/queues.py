@@ -154,9 +154,10 @@ class TakingQueue(RedisQueue):
 
     async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
         """A turn of a worker that leaves no room, so that later jobs wait."""
+        before = await self._resolve(f"{self._prefix}leases:{worker_id}", "$")
         leases = (await self.turn(worker_id, capacity, serial=serial)).leases
         await self.retire(worker_id)
-        return leases
+        return leases + (await self.read_news(worker_id, f"0-0/{before}", 0)).leases  # given while it had room
 
 
 class StoredQueue(TakingQueue):

@@ -61,7 +61,9 @@ def _logprobs(choice: Choice) -> Sequence[ChatCompletionTokenLogprob]:
     return (choice.logprobs and choice.logprobs.content) or ()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", ["any", *(pytest.param(form, marks=pytest.mark.thorough) for form in FORMS if form != "any")]
+)
 async def test_alone_and_among_others(server: Server, key: str, client: openai.OpenAI, form: str) -> None:
     asked = {**ASKED, **STORY, **FORMS[form]}
     alone = chat(client, **asked)
