@@ -17,7 +17,7 @@ LONG = Case(lines=60, kills=5, seed=1, tokens=32, longest_away_s=0.2)
 @pytest.mark.parametrize(
     ("case", "deaths"),
     [
-        pytest.param(SHORT, {"gateway": 1, "worker": 1, "store": 1}, id="short"),
+        pytest.param(SHORT, {"gateway": 1, "worker": 1, "store": 1}, id="short", marks=pytest.mark.thorough),
         pytest.param(LONG, {"gateway": 2, "worker": 2, "store": 1}, id="long", marks=pytest.mark.thorough),
     ],
 )

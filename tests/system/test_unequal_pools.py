@@ -40,6 +40,7 @@ async def test_a_long_request_is_never_given_to_the_small_worker(served: Served,
     assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == lengths
 
 
+@pytest.mark.thorough
 async def test_a_stream_whose_large_worker_died_waits_for_another_large_one(served: Served, valkey_url: str) -> None:
     with ExitStack() as workers:
         workers.enter_context(script_worker(valkey_url, blocks=SMALL))

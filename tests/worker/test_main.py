@@ -97,6 +97,7 @@ def said_of_the_store(fleet: Fleet) -> int:
     return sum("the store" in line for process in fleet.alive(1) for line in process.log)
 
 
+@pytest.mark.thorough
 def test_a_worker_without_a_model_says_so_in_one_line(fleet: Fleet, tmp_path: Path) -> None:
     process = fleet.start(MODEL=str(tmp_path))
     assert process.ended() == 2

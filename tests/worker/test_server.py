@@ -33,8 +33,8 @@ async def begun(listener: Listener, worker: Worker, tokens: int, *, max_tokens: 
 
 
 async def put_waiting(listener: Listener, worker: Worker, given: Job) -> None:
-    """Put a job that the worker has to ask for."""
-    await listener.queue.retire(worker.worker_id)
+    """Put a job that the worker has to ask for, since another waits that fits nowhere."""
+    await listener.queue.put(job("elder", n=9))
     await listener.queue.put(given)
     worker.server._intake.woken()
 
@@ -155,8 +155,9 @@ async def test_what_a_store_gives_out_again_after_it_forgot_goes_back_for_anothe
 
 async def test_what_a_worker_cannot_hold_it_hands_back_for_one_that_can(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url) as worker:
+        await listener.queue.put(job(max_tokens=300))  # its pool holds 256 tokens
         worker.queue.overstates = 1
-        await put_waiting(listener, worker, job(max_tokens=300))  # its pool holds 256 tokens
+        worker.server._intake.woken()
         await listener.queue.put(job("small"))
         await listener.ended("small")
         async with asyncio.timeout(10):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 COST = 21
 BODY = {"model": "tiny", "prompt": [5], "ignore_eos": True, "max_tokens": COST - 1}

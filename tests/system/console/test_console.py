@@ -202,6 +202,7 @@ def test_the_playground_streams_on_both_lanes(served: Server, owner: Console) ->
         assert "12 tokens" in pane.locator(".figures-line").inner_text()
 
 
+@pytest.mark.thorough
 def test_a_preemption_is_seen_on_the_map_and_explained(served: Server, owner: Console) -> None:
     """Throughput work fills the pool; a long prompt of the latency lane takes blocks from it."""
     page = owner.page
