@@ -49,6 +49,7 @@ async def test_exactly_the_budget_is_served(server: Server) -> None:
     assert day(server) == {"limit": SERVED * COST, "used": SERVED * COST, "reserved": 0, "remaining": 0}
 
 
+@pytest.mark.thorough
 async def test_a_killed_gateway_leaves_nothing_reserved(mortal: Server) -> None:
     key = mortal.tenant("budget", limits={"tokens_per_day": SERVED * COST})
 

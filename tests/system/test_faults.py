@@ -38,6 +38,7 @@ def told(server: Server, key: str, *, after_tokens: int = 0, strike: signal.Sign
     return text
 
 
+@pytest.mark.thorough
 def test_a_stream_goes_on_when_its_worker_is_killed(mortal: Server) -> None:
     key = mortal.tenant("reader")
     undisturbed = told(mortal, key)

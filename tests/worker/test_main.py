@@ -104,6 +104,7 @@ def test_a_worker_without_a_model_says_so_in_one_line(fleet: Fleet, tmp_path: Pa
     assert [line.split("] ", 1)[1] for line in process.log] == [f"model {tmp_path}: no config.json\n"]
 
 
+@pytest.mark.thorough
 def test_a_worker_whose_metrics_port_is_taken_says_so_in_one_line(fleet: Fleet) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = fleet.start(WORKER__METRICS_PORT=str(taken.getsockname()[1]))

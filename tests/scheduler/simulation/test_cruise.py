@@ -108,6 +108,7 @@ def run(world: dict[str, Any], *, is_stepwise: bool) -> tuple[Simulation, Counte
     return simulation, meter, planners
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(worlds())

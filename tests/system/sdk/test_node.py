@@ -27,6 +27,7 @@ def installed(request: pytest.FixtureRequest) -> Path:
     return installed_packages(request.config, CASES)
 
 
+@pytest.mark.thorough
 def test_the_node_sdk(server: Server, new_key: NewKey, installed: Path) -> None:
     keys = {
         "free": new_key(lanes=["latency", "throughput"]),
