@@ -236,7 +236,7 @@ class WorkerServer:
             if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
                 log.warning("the lease has expired: dropping all %d jobs", len(self._jobs.leases))
                 await self._hand_back()
-            self._intake.woken()  # in case a wake-up was lost with the store
+            self._intake.woken()  # in case a call was lost with the store
             self._check_engine()
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 

@@ -268,7 +268,7 @@ class RedisQueue:
         """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were reassigned.
 
         `holding` names the jobs that the worker knows, including those whose report was not answered yet. A job leased
-        for longer than one lease and not among them was in a `take` whose reply was lost; it is returned to the
+        for longer than one lease and not among them was in a `turn` whose reply was lost; it is returned to the
         queue."""
         if holding is not None:
             await self._return_unknown(worker_id, set(holding))

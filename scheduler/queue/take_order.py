@@ -1,4 +1,4 @@
-"""The order in which one `take` hands out jobs: (below the share floor, lane, returned, outside Θ, class, urgency,
+"""The order in which one `turn` hands out jobs: (below the share floor, lane, returned, outside Θ, class, urgency,
 counter, due, job_id).
 
 Class and urgency are those of `scheduler.planner.ordering`, as far as the queue knows them: it knows prompts, and from
@@ -288,7 +288,7 @@ class YieldOffer:
 
 
 class Order:
-    """The candidates of one `take`, job by job.
+    """The candidates of one `turn`, job by job.
 
     After each `pick` the caller takes the job from its place and charges it."""
 
