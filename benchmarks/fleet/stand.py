@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +56,10 @@ class Turn:
 class Fleet:
     """What stands, until its stack is closed."""
 
-    def __init__(self, checkout: Path, shape: Shape, stack: ExitStack) -> None:
-        """Start the store, the gateways and the busy workers. Raises StandError."""
+    def __init__(
+        self, checkout: Path, shape: Shape, stack: ExitStack, *, watch: Callable[[str], object] | None = None
+    ) -> None:
+        """Start the store, the gateways and the busy workers. `watch` gets the store's URL first. Raises StandError."""
         self.shape, self._checkout, self._stack = shape, checkout, stack
         self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlane-bench-")))
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -64,6 +67,8 @@ class Fleet:
         stack.callback(store.stop)
         store.start()
         self._store_url = store.url
+        if watch is not None:
+            watch(store.url)
         for _ in range(shape.workers):
             self._start_workers(1)
         ports = [free_port() for _ in range(shape.gateways)]

@@ -38,9 +38,10 @@ from fairlane.scheduler.queue.types import Progress
 from fairlane.store.bounds import PER_CALL
 from fairlane.store.connections import connections
 from fairlane.store.retry import StoreLink
-from fairlane.worker.outlet import JobOwner, Outlet, Report
+from fairlane.worker.outlet import JobOwner, Outlet
 from fairlane.worker.reports import Publication
 from fairlane.worker.runtime import dial
+from fairlane.worker.shards.store_reports import Report, StoreCalls
 
 MODEL = "instant"
 WORKER_ID = "instant"
@@ -257,10 +258,8 @@ def outlet(owner: JobOwner, report: Report, queue: RedisQueue, registry: RedisRe
     return Outlet(
         owner,
         dial=new_link,
-        report=report,
-        release=partial(queue.release, WORKER_ID),
+        stores=[StoreCalls(report, partial(queue.release, WORKER_ID), queue.new_serial)],
         link=StoreLink(LEASE_MS / 1e3),
-        new_serial=queue.new_serial,
         patience_s=LEASE_MS / 2e3,
     )
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 from fairlane.gateway.pipeline.escrow import EscrowedQuotas
+from fairlane.gateway.pipeline.pools import Pools
 from fairlane.quotas.escrow.pool import Pair
 from fairlane.quotas.escrow.transfers import EscrowStore
 from fairlane.quotas.limits import Limits
@@ -111,23 +112,22 @@ class World:
     async def run(self, store: MemoryQuotaStore, minutes: int, gateways: int) -> None:
         """Run for so many minutes, with the streams divided among gateways that may hold rights."""
         ends_ms = self.now_ms + minutes * MINUTE_MS
+        count = partial(_count, gateways)
         held = [
-            EscrowedQuotas(
-                cast(EscrowStore, store), partial(_count, gateways), clock=lambda: self.now_ms / 1e3, pause=self._pause
-            )
+            EscrowedQuotas(Pools(cast(EscrowStore, store), count, clock=lambda: self.now_ms / 1e3, pause=self._pause))
             for _ in range(gateways)
         ]
         streams = []
         for number in range(STREAMS):
             own = held[number % gateways]
-            streams.append(Stream(f"s{number}", own, own.next_name, lambda: self.now_ms, self.made_ms))
+            streams.append(Stream(f"s{number}", own, own.pools.next_name, lambda: self.now_ms, self.made_ms))
         due = [(self.now_ms + number, number) for number in range(STREAMS)]
         while due[0][0] < ends_ms:
             self.now_ms, number = heapq.heappop(due)
             await self._wake()
             heapq.heappush(due, (self.now_ms + await streams[number].act(), number))
         for gateway in held:
-            await gateway.aclose(timeout_s=1.0)
+            await gateway.pools.aclose(timeout_s=1.0)
 
     async def _pause(self, until: asyncio.Event, most_s: float) -> None:
         heapq.heappush(self._paused, (self.now_ms + 1e3 * most_s, len(self._paused), until))

@@ -18,8 +18,9 @@ from fairlane.cli.simulation.simulate_report import GROUP_COLUMNS, group_figures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.fleet.admission import Gateways
+from fairlane.scheduler.simulation.fleet.control_plane import LINK_MS, FleetShape
 from fairlane.scheduler.simulation.fleet.figures import CoreFigures, FleetMeter, FleetSummary
-from fairlane.scheduler.simulation.fleet.fleet import LINK_MS, Fleet, FleetShape
+from fairlane.scheduler.simulation.fleet.fleet import Fleet
 from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape
 from fairlane.scheduler.simulation.fleet.store_cores import StoreTimes
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
@@ -41,6 +42,9 @@ WorkersAs = Annotated[
     str | None,
     Option("--workers-as", metavar="rows=64,step_ms=30", help="Workers of a fleet; by default as fast as --hardware."),
 ]
+WorkerDeaths = Annotated[
+    float | None, Option(help="Workers of a fleet that die per minute; another one comes 10 s later. [default: 0]")
+]
 Copies = Annotated[int | None, Option(help="Copies of each request of the trace, in a fleet. [default: 1]")]
 Weights = Annotated[str | None, Option(help="Weights of the drawn tenants, in turns, such as 1,2,4.")]
 
@@ -48,7 +52,8 @@ MAX_QUEUED = 10_000_000
 CORE_COLUMNS = ("core", "busy %", "busiest second %", "wait p50", "wait p99 ms", "longest call ms", "calls")
 RUN_COLUMNS = (
     "load", "chats/s", "rows used %", "busiest store core %", "store wait p50", "p99 ms", "calls/chat at the queue",
-    "tokens/frame", "max deviation of service/weight %", "starved tenants", "guaranteed", "broken",
+    "tokens/frame", "max deviation of service/weight %", "starved tenants", "guaranteed", "broken", "workers died",
+    "broken by it",
 )  # fmt: skip
 
 
@@ -78,10 +83,11 @@ def shape_of(
     store_us: str | None,
     link_ms: float | None,
     workers_as: str | None,
+    worker_deaths: float | None,
     copies: int | None,
 ) -> FleetShape | None:
     """Return the fleet that the options describe, or None if none of them is given. Raises ValueError."""
-    if all(option is None for option in (gateways, shards, store_us, link_ms, workers_as, copies)):
+    if all(option is None for option in (gateways, shards, store_us, link_ms, workers_as, worker_deaths, copies)):
         return None
     return FleetShape(
         workers=workers,
@@ -90,6 +96,7 @@ def shape_of(
         kind=RowsShape.like(calibration, rows) if workers_as is None else RowsShape.parse(workers_as),
         times=StoreTimes() if store_us is None else StoreTimes.parse(store_us),
         link_ms=LINK_MS if link_ms is None else link_ms,
+        deaths_per_min=worker_deaths or 0.0,
     )
 
 
@@ -200,4 +207,6 @@ def _line(run: FleetRun) -> tuple[object, ...]:
         summary.starved_tenants,
         summary.guaranteed,
         summary.broken,
+        summary.deaths,
+        summary.broken_by_death,
     )

@@ -64,6 +64,7 @@ def simulate(
     store_us: fleet.StoreUs = None,
     link_ms: fleet.LinkMs = None,
     workers_as: fleet.WorkersAs = None,
+    worker_deaths: fleet.WorkerDeaths = None,
     copies: fleet.Copies = None,
     weights: fleet.Weights = None,
     json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")] = None,
@@ -96,6 +97,7 @@ def simulate(
                 store_us=store_us,
                 link_ms=link_ms,
                 workers_as=workers_as,
+                worker_deaths=worker_deaths,
                 copies=copies,
             )
             loads = [check_load(each) for each in load or [1.0]]

@@ -304,7 +304,7 @@ class Simulation:
             for lease in leases:
                 worker.held[lease.job.job_id] = lease.epoch
                 policy.add(self._with_output(lease), self.now_ms)
-            more = self._close_expired(self.queue) or len(leases) == bounds.PER_CALL
+            more = self._close_expired(self.queue) or len(leases) == bounds.JOBS_PER_CALL
 
     def _with_output(self, lease: Lease) -> Lease:
         """Return a lease with the tokens that its gateway has. No worker returns jobs here."""

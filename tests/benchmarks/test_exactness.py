@@ -38,7 +38,9 @@ def lean_model(default_model: TransformersModel) -> FusedModel:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.thorough if way in ("alone", "cached") else ()) for way in WAYS]
+)
 def test_the_fused_models_greedy_output_is_token_identical_to_generate(
     lean_model: FusedModel,
     reference: "PreTrainedModel",

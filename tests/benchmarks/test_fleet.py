@@ -3,13 +3,16 @@
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from benchmarks.fleet import load, worker
 from benchmarks.fleet.__main__ import main, table
 from benchmarks.fleet.load import TICK_S, TICKS, Order, Reader, prompt_of
 from benchmarks.fleet.readings import Spent
+from benchmarks.fleet.replay import Recorder, Replay
 from benchmarks.fleet.stand import Fleet, Shape
 from fairlane.gateway.model_text.tokenizer import TextModel
 
@@ -25,6 +28,31 @@ def test_what_an_idle_fleet_spends_in_the_same_time_is_no_part_of_a_load() -> No
     spent = Spent(seconds=4.0, scripts=100.0, commands=1_000.0).above(idle, 10)
 
     assert (spent.scripts, spent.commands) == (6.0, 60.0)
+
+
+def test_what_clients_sent_is_executed_again_with_each_stream_read_on(valkey_url: str) -> None:
+    key, stream, value = f"replayed:{time.monotonic_ns()}", f"stream:{time.monotonic_ns()}", bytes(range(256))
+    recorder = Recorder()
+    recorder.begin(valkey_url)
+    with redis.Redis.from_url(valkey_url) as store:
+        store.set(key, value)
+        store.eval("redis.call('SET', KEYS[1] .. ':2', ARGV[1])", 1, key, "5")
+        for number in range(2):
+            store.xadd(stream, {"number": number})
+            store.xread({stream: "0-0"})
+        store.echo("the end")
+        recorded: list[list[bytes]] = []
+        while [b"ECHO", b"the end"] not in recorded:
+            recorded += recorder.cut().commands
+        store.delete(key, f"{key}:2", stream)
+
+        replay = Replay(valkey_url)
+        replay.run([command for command in recorded if key.encode() in command or stream.encode() in command])
+
+        assert (store.get(key), store.get(f"{key}:2")) == (value, b"5")
+        entries: Any = store.xrange(stream)
+        assert replay.last_ids == {stream.encode(): entries[-1][0]}
+        assert len(entries) == 2
 
 
 def test_the_model_reads_letter_by_letter_and_each_token_says_when_its_step_ended() -> None:

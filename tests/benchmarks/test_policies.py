@@ -24,7 +24,9 @@ from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import Simulation
 from tests.support.benchmarks.stage import HARDWARE, Stage, crowd, request
 
-every_policy = pytest.mark.parametrize("name", list(POLICIES))
+every_policy = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("bands", "vtc") else pytest.mark.thorough) for name in POLICIES]
+)
 
 
 def stage(name: str, host_slots: int = 20) -> Stage:

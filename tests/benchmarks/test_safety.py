@@ -13,7 +13,7 @@ from fairlane.scheduler.simulation.simulate import IDLE_MS, Simulation
 from fairlane.scheduler.simulation.workload import Record
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 6))])
 def test_nothing_of_it_happens_in_a_crowd(seed: int) -> None:
     found = play(Case(seed, 60))
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 MINUTES = 4
 
 
-@pytest.mark.parametrize("gateways", [1, 4])
+@pytest.mark.parametrize("gateways", [pytest.param(1, marks=pytest.mark.thorough), 4])
 @pytest.mark.parametrize(("limit", "minutes"), [(LIMIT, MINUTES), (100 * LIMIT, 1)])
 async def test_fifty_streams_share_a_budget_over_gateways(limit: int, minutes: int, gateways: int) -> None:
     made_ms = await contend(START_MS, minutes, gateways=gateways, limit=limit)

@@ -386,6 +386,7 @@ def test_a_fleets_workers_are_as_fast_as_those_calibrated_unless_stated() -> Non
         (("--workers-as", "rows"), "workers-as must be such as rows=64,step_ms=30"),
         (("--weights", "1,x"), "weights must be numbers above 0, such as 1,2,4, not '1,x'"),
         (("--link-ms", "-1"), "link-ms must be between 0.0"),
+        (("--worker-deaths", "-1"), "worker-deaths must be between 0.0"),
         (("--copies", "0"), "copies must be between 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """A fleet with its control plane in virtual time: what the store, its shards and the gateways do at 1,000 workers.
 
-    fleet.py         the event loop: gateways, calls to the store, workers; start here
+    control_plane.py the event loop, gateways and calls to the store; start here
+    fleet.py         the workers
     store_cores.py   a store core runs one call at a time; how long each takes
     shard_queue.py   one shard of the queue: the real order, with `put` and `turn` as the control plane calls them
     rows_worker.py   a worker of rows and fixed steps, without a planner

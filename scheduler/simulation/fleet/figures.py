@@ -1,9 +1,9 @@
 """Results of a fleet: load and waits of each store core, fairness, starvation and guarantees.
 
-Rates and fairness are those of the settled part of a run: from a third of it, when the rows have filled, to the last
-arrival."""
+Rates are those of the settled part of a run: from a third of it, when the rows have filled, to the last arrival.
+Fairness is that of its second half, since queues build up only after the rows have filled."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,10 +16,10 @@ from fairlane.scheduler.simulation.workload import Record
 
 # Part of a run before it is settled.
 WARM_UP = 1.0 / 3.0
+# Part of a run before tenants are compared.
+BUILD_UP = 0.5
 # A tenant whose jobs wait for this long without any service starves.
 STARVED_MS = 10_000.0
-# Part of the settled looks at which a tenant's jobs must wait for its service to be compared.
-BACKLOGGED = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,10 @@ class CoreFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
-    """Service per weight of the tenants of one lane whose jobs waited all the time, in the settled part."""
+    """Service per weight of those tenants of one lane that had jobs waiting without a break.
+
+    Only such tenants can be compared, as in VTC (Sheng et al., OSDI 2024): one whose queue was empty for a second got
+    all that it asked for in that second, which may be many times its share."""
 
     tenants: int
     # Largest distance from the mean, as a fraction of it.
@@ -62,7 +65,11 @@ class FleetSummary:
     fairness: Mapping[str, Fairness]
     starved_tenants: int
     guaranteed: int
+    # Guarantees that were not kept although no worker died with the job.
     broken: int
+    broken_by_death: int
+    # Workers that died.
+    deaths: int
 
     @property
     def busiest(self) -> CoreFigures:
@@ -76,7 +83,8 @@ class FleetMeter:
     on_end: Callable[[], object] = lambda: None
     looks_ms: list[float] = field(default_factory=list)
     _service: list[dict[tuple[LaneName, str], float]] = field(default_factory=list)
-    _backlogged: list[set[tuple[LaneName, str]]] = field(default_factory=list)
+    # At each look, since when each tenant with waiting jobs has had some without a break.
+    _backlogged_ms: list[dict[tuple[LaneName, str], int]] = field(default_factory=list)
     _rows: list[int] = field(default_factory=list)
     _ends_ms: list[float] = field(default_factory=list)
     # When each tenant with waiting jobs was last served, or began to wait.
@@ -85,20 +93,21 @@ class FleetMeter:
     _shard_of: dict[str, int] = field(default_factory=dict)
 
     def look(self, fleet: Fleet, now_ms: float) -> None:
-        backlogged: set[tuple[LaneName, str]] = set()
+        backlogged_ms: dict[tuple[LaneName, str], int] = {}
         for shard, queue in enumerate(fleet.queues):
-            for lane, tenants in queue.backlogged().items():
-                backlogged |= {(lane, tenant) for tenant in tenants}
-                self._shard_of |= dict.fromkeys(tenants, shard)
+            for lane, tenant, since_ms in queue.backlogged_ms():
+                backlogged_ms[lane, tenant] = since_ms
+                self._shard_of[tenant] = shard
+        service = fleet.served()
         before = self._service[-1] if self._service else {}
         self._hungry_ms = {
-            one: self._hungry_ms.get(one, now_ms) if fleet.service[one] == before.get(one, 0.0) else now_ms
-            for one in backlogged
+            one: self._hungry_ms.get(one, now_ms) if service[one] == before.get(one, 0.0) else now_ms
+            for one in backlogged_ms
         }
         self._starved |= {one for one, since_ms in self._hungry_ms.items() if now_ms - since_ms >= STARVED_MS}
         self.looks_ms.append(now_ms)
-        self._service.append(dict(fleet.service))
-        self._backlogged.append(backlogged)
+        self._service.append(service)
+        self._backlogged_ms.append(backlogged_ms)
         self._rows.append(fleet.rows_used)
 
     def ended(self, record: Record) -> None:
@@ -112,7 +121,8 @@ class FleetMeter:
         chats = sum(first_ms <= end_ms < last_ms for end_ms in self._ends_ms)
         looks = [place for place, at_ms in enumerate(self.looks_ms) if first_ms <= at_ms <= last_ms + LOOK_MS]
         rows = sum(self._rows[place] for place in looks) / max(1, len(looks))
-        promised = [fleet.records[job_id] for job_id in guaranteed]
+        promised = set(guaranteed)
+        broken = {job_id for job_id in promised if not _in_time(fleet.records[job_id])}
         calls = sum(core.calls[call] for core in fleet.cores for call in (Call.PUT, Call.TURN))
         return FleetSummary(
             requests=summarize(fleet.records.values()),
@@ -122,22 +132,25 @@ class FleetMeter:
             tokens_per_frame=tokens_per_frame(rows / fleet.shape.workers, fleet.shape.gateways),
             shards=[_figures(core, first_ms, last_ms) for core in fleet.cores],
             budgets=[_figures(core, first_ms, last_ms) for core in fleet.budget_cores],
-            fairness=self._fairness(fleet, looks),
+            fairness=self._fairness(fleet, [place for place in looks if self.looks_ms[place] >= BUILD_UP * last_ms]),
             starved_tenants=len({tenant for _, tenant in self._starved}),
             guaranteed=len(promised),
-            broken=sum(not _in_time(record) for record in promised),
+            broken=len(broken - fleet.interrupted.keys()),
+            broken_by_death=len(broken & fleet.interrupted.keys()),
+            deaths=fleet.deaths,
         )
 
     def _fairness(self, fleet: Fleet, looks: Sequence[int]) -> dict[str, Fairness]:
         if not looks:
             return {}
-        times = Counter(one for place in looks for one in self._backlogged[place])
+        first, last = looks[0], looks[-1]
         weights = {(one.arrival.lane, one.arrival.tenant): one.arrival.weight for one in fleet.records.values()}
         service: defaultdict[LaneName, dict[str, float]] = defaultdict(dict)
-        for (lane, tenant), count in times.items():
-            if count >= BACKLOGGED * len(looks):
-                gained = [self._service[place].get((lane, tenant), 0.0) for place in (looks[0], looks[-1])]
-                service[lane][tenant] = (gained[1] - gained[0]) / weights[lane, tenant]
+        for one, since_ms in self._backlogged_ms[last].items():
+            if since_ms <= self.looks_ms[first]:
+                lane, tenant = one
+                gained = self._service[last].get(one, 0.0) - self._service[first].get(one, 0.0)
+                service[lane][tenant] = gained / weights[one]
         return {lane.value: self._compare(found) for lane, found in sorted(service.items()) if len(found) > 1}
 
     def _compare(self, service: Mapping[str, float]) -> Fairness:

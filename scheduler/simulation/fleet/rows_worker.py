@@ -1,18 +1,21 @@
 """A worker without a planner: a number of rows, and steps that all take the same time.
 
 It is what `benchmarks.fleet` runs as a process. A job's times follow from its lease at once: its prompt takes its turn
-in the prefill tokens of the steps, and each later step yields a token. KV and preemption are not modelled."""
+in the prefill tokens of the steps, and each later step yields a token. KV and preemption are not modelled.
+
+A prompt goes ahead of those of lower lanes. What it delays by that are the next prompts to arrive instead of those that
+it overtakes, whose times are known."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT
 from fairlane.scheduler.planner.steps import require
-from fairlane.scheduler.protocol.lanes import LATENCY
+from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.types import Progress
 from fairlane.scheduler.simulation.calibration import Calibration
@@ -67,6 +70,18 @@ class RowsShape:
         return min(decode, self.step_tokens / (prompt_tokens * self.step_ms / 1e3))
 
 
+class Done(NamedTuple):
+    """What dead workers had computed for a job."""
+
+    # Output tokens of each choice, which its gateway has.
+    tokens: int = 0
+    # Weighted tokens that they had reported.
+    reported: float = 0.0
+
+
+NOTHING_DONE = Done()
+
+
 @dataclass(slots=True)
 class RunningJob:
     """One job in a worker."""
@@ -76,20 +91,55 @@ class RunningJob:
     output_tokens: int
     first_ms: float
     end_ms: float
+    # Output tokens of each choice that an earlier worker computed.
+    done: int = 0
     # Weighted tokens reported, and output tokens of all its choices.
     reported: float = 0.0
     generated: int = 0
+
+    def tokens(self, now_ms: float, step_ms: float) -> int:
+        if now_ms < self.first_ms:
+            return self.done
+        return min(self.output_tokens, self.done + int((now_ms - self.first_ms) / step_ms) + 1)
 
     def progress(self, now_ms: float, step_ms: float, ends: Outcome | None = None) -> Progress | None:
         """Return what was computed since the last report, or None if nothing was."""
         if now_ms < self.first_ms:
             return None
         job = self.lease.job
-        tokens = self.output_tokens if ends else min(self.output_tokens, int((now_ms - self.first_ms) / step_ms) + 1)
+        tokens = self.output_tokens if ends else self.tokens(now_ms, step_ms)
         self.generated = job.n * tokens
-        service = PREFILL_WEIGHT * len(job.prompt) + DECODE_WEIGHT * self.generated
-        cost, self.reported = service - self.reported, service
+        cost = self._service(tokens) - self.reported
+        self.reported += cost
         return Progress(job.job_id, self.lease.epoch, self.generated, cost, ends)
+
+    def unreported(self, now_ms: float, step_ms: float) -> float:
+        return self._service(self.tokens(now_ms, step_ms)) - self.reported if now_ms >= self.first_ms else 0.0
+
+    def _service(self, tokens: int) -> float:
+        return PREFILL_WEIGHT * len(self.lease.job.prompt) + DECODE_WEIGHT * self.lease.job.n * tokens
+
+
+@dataclass(slots=True)
+class _PromptQueue:
+    """Prompts of one lane and those above, which the prefill tokens of steps compute in turn."""
+
+    step_tokens: int
+    # The step that computes the next prompt tokens, and how many it has left.
+    step: int = 0
+    left: int = 0
+
+    def enter(self, tokens: int, next_step: int) -> int:
+        """Return the step that computes a prompt's last token."""
+        size = self.step_tokens
+        if next_step > self.step:
+            self.step, self.left = next_step, size
+        if tokens > self.left:
+            more = -(-(tokens - self.left) // size)
+            self.step += more
+            self.left += more * size
+        self.left -= tokens
+        return self.step
 
 
 @dataclass(slots=True)
@@ -102,9 +152,8 @@ class RowsWorker:
     offered: Counter[int] = field(default_factory=Counter)
     running: dict[str, RunningJob] = field(default_factory=dict)
     _began_ms: float = 0.0
-    # The step that computes the next prompt tokens, and how many it has left.
-    _prefill_step: int = 0
-    _prefill_left: int = 0
+    # By lane, most urgent first.
+    _prompts: dict[LaneName, _PromptQueue] = field(default_factory=dict)
     # Jobs by the time at which they end.
     _ending: dict[float, list[RunningJob]] = field(default_factory=dict)
 
@@ -112,15 +161,18 @@ class RowsWorker:
     def unoffered(self) -> int:
         return self.shape.rows - self.used - self.offered.total()
 
-    def start(self, lease: Lease, shard: int, output_tokens: int, now_ms: float) -> RunningJob:
+    def start(
+        self, lease: Lease, shard: int, output_tokens: int, now_ms: float, done: Done = NOTHING_DONE
+    ) -> RunningJob:
         if not self.used:
-            self._began_ms, self._prefill_step, self._prefill_left = now_ms, 0, self.shape.step_tokens
-        first_step = self._prefill(len(lease.job.prompt), now_ms)
+            size = self.shape.step_tokens
+            self._began_ms, self._prompts = now_ms, {lane: _PromptQueue(size, left=size) for lane in LaneName}
+        first_step = self._prefill(lease.job.lane, len(lease.job.prompt) + done.tokens, now_ms)
         first_ms = self._end_of(first_step)
-        end_ms = self._end_of(first_step + output_tokens - 1)
+        end_ms = self._end_of(first_step + output_tokens - done.tokens - 1)
         self.used += lease.job.n
         self.offered[shard] -= lease.job.n
-        job = RunningJob(lease, shard, output_tokens, first_ms, end_ms)
+        job = RunningJob(lease, shard, output_tokens, first_ms, end_ms, *done)
         self.running[lease.job.job_id] = job
         self._ending.setdefault(end_ms, []).append(job)
         return job
@@ -141,17 +193,11 @@ class RowsWorker:
         found = (job.progress(now_ms, self.shape.step_ms) for job in jobs)
         return [progress for progress in found if progress is not None and progress.cost]
 
-    def _prefill(self, tokens: int, now_ms: float) -> int:
-        size = self.shape.step_tokens
+    def _prefill(self, lane: LaneName, tokens: int, now_ms: float) -> int:
         next_step = math.ceil((now_ms - self._began_ms) / self.shape.step_ms - 1e-9)
-        if next_step > self._prefill_step:
-            self._prefill_step, self._prefill_left = next_step, size
-        if tokens > self._prefill_left:
-            more = -(-(tokens - self._prefill_left) // size)
-            self._prefill_step += more
-            self._prefill_left += more * size
-        self._prefill_left -= tokens
-        return self._prefill_step
+        lanes = list(self._prompts)
+        steps = [self._prompts[each].enter(tokens, next_step) for each in lanes[lanes.index(lane) :]]
+        return steps[0]
 
     def _end_of(self, step: int) -> float:
         return self._began_ms + (step + 1) * self.shape.step_ms

@@ -2,7 +2,7 @@
 ends and leases in one call."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
@@ -13,7 +13,7 @@ from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.shards import LaneFloor, LaneHead, ShardCounters
 from fairlane.scheduler.queue.take_order import Order
 from fairlane.scheduler.queue.types import Progress
-from fairlane.store.bounds import PER_CALL
+from fairlane.store.bounds import JOBS_PER_CALL
 
 # Name of all gateways: the simulation knows each job's own.
 GATEWAY = "gateway"
@@ -44,8 +44,21 @@ class ShardQueue(LaneQueue):
     def put_now(self, now_ms: int, job: Job) -> tuple[int, list[Lease]]:
         """Queue a job, and lease to the worker that offers the most rows. Raises QueueError."""
         self.put(now_ms, job)
+        return self.lease_now(now_ms)
+
+    def lease_now(self, now_ms: int) -> tuple[int, list[Lease]]:
+        """Lease to the worker that offers the most rows. Return it and the leases; -1 if no worker has free rows."""
         worker = self._freest_worker()
-        return (-1, []) if worker is None else (worker, self._lease(now_ms, worker))
+        return (-1, []) if worker is None else (worker, self._lease(now_ms, worker, JOBS_PER_CALL))
+
+    def lose_worker(self, now_ms: int, worker: int) -> int:
+        """Withdraw a dead worker's rows, and return its jobs to their lanes. Return the number of jobs,
+        JOBS_PER_CALL at most."""
+        self._offer(worker, 0)
+        lost = self._book.held(str(worker))[:JOBS_PER_CALL]
+        for entry in lost:
+            self._book.lose(entry, now_ms)
+        return len(lost)
 
     def turn(
         self, now_ms: int, worker: int, ended: Sequence[Progress], rows: int, floors: Sequence[LaneFloor]
@@ -60,7 +73,7 @@ class ShardQueue(LaneQueue):
         free = self._rows.get(worker, 0)
         taken_back = min(free, max(0, -rows))
         self._offer(worker, free + max(0, rows) - taken_back)
-        return self._lease(now_ms, worker), taken_back
+        return self._lease(now_ms, worker, JOBS_PER_CALL - len(ended)), taken_back
 
     def renew_jobs(self, now_ms: int, worker: int, progress: Sequence[Progress], floors: Sequence[LaneFloor]) -> None:
         self._receive(floors, now_ms)
@@ -74,8 +87,11 @@ class ShardQueue(LaneQueue):
             heads.append(LaneHead(places.least_counter(), oldest_ms, next(places.guaranteed(), None) is not None))
         return heads
 
-    def backlogged(self) -> Mapping[LaneName, set[str]]:
-        return {places.lane.name: set(places._queues) for places in self._places}
+    def backlogged_ms(self) -> Iterator[tuple[LaneName, str, int]]:
+        """Return the tenants with waiting jobs by lane, and since when they have had some all the time."""
+        for places in self._places:
+            for tenant, since_ms in places.backlogged_ms.items():
+                yield places.lane.name, tenant, since_ms
 
     def ends(self) -> list[Finished]:
         ended = self.events.pop(GATEWAY, [])
@@ -87,11 +103,11 @@ class ShardQueue(LaneQueue):
             if isinstance(places.counters, ShardCounters):
                 places.counters.receive(floor, now_ms)
 
-    def _lease(self, now_ms: int, worker: int) -> list[Lease]:
+    def _lease(self, now_ms: int, worker: int, most: int) -> list[Lease]:
         rows, leases = self._rows.get(worker, 0), list[Lease]()
         if not (rows and self.queued):
             return leases
-        self._expire(now_ms)
+        self._expire(now_ms, JOBS_PER_CALL)
         lanes, kv_tokens = self._book.places, self._shape.kv_tokens
         capacity = Capacity(
             sequences=dict.fromkeys(lanes, rows),
@@ -101,7 +117,7 @@ class ShardQueue(LaneQueue):
             pool_tokens=kv_tokens,
         )
         order = Order(self._places, self._book.entries, capacity, now_ms, suspect=False)
-        while rows > 0 and len(leases) < PER_CALL and (entry := order.pick()) is not None:
+        while rows > 0 and len(leases) < most and (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, str(worker), now_ms))
             rows -= entry.job.n
         self._offer(worker, rows)

@@ -40,15 +40,14 @@ class CallTime(NamedTuple):
         return (self.base_us + self.job_us * jobs) / 1e3
 
 
-# Medians of `python -m benchmarks.costs.times` (docs/scaling.md). `turn` is the sum of the calls that it replaces:
-# `report`, `take` and `forget`, with and without several jobs.
+# Of a busy store, by `python -m benchmarks.fleet.replay` (docs/scaling.md).
 MEASURED: Mapping[Call, CallTime] = {
-    Call.RESERVE: CallTime(83.0),
-    Call.PUT: CallTime(190.0),
-    Call.TURN: CallTime(210.0, 49.0),
-    Call.SETTLE: CallTime(82.0),
-    Call.RENEW: CallTime(44.0, 0.4),
-    Call.BEAT: CallTime(34.0),
+    Call.RESERVE: CallTime(76.0),
+    Call.PUT: CallTime(134.0),
+    Call.TURN: CallTime(70.0, 100.0),
+    Call.SETTLE: CallTime(101.0),
+    Call.RENEW: CallTime(28.0, 0.4),
+    Call.BEAT: CallTime(20.0),
 }
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _PART = re.compile(rf"(?:(\w+)=)?{_NUMBER}(?:\+{_NUMBER})?")

@@ -24,7 +24,11 @@ def asked(clients: Iterable[Client], duration_s: float) -> list[Arrival]:
     return [replace(one, job_id=f"{number}/{one.job_id}") for number, one in enumerate(arrivals)]
 
 
-@pytest.mark.parametrize("deadlines", [{"hard_ttft_ms": 2_000.0}, {"deadline_ms": 20_000.0}])
+@pytest.mark.parametrize(
+    "deadlines",
+    [{"hard_ttft_ms": 2_000.0}, pytest.param({"deadline_ms": 20_000.0}, marks=pytest.mark.thorough)],
+    ids=["first token", "end"],
+)
 def test_a_backlogged_tenants_guarantees_hold(deadlines: dict[str, Any]) -> None:
     flooding = Client(tenant="acme", rate_per_s=24.0, prompt=(100, 2_000), output=(20, 400), tier=PLAIN)
     few = Client(tenant="acme", rate_per_s=0.5, prompt=(100, 400), output=(20, 100), tier=replace(DATED, **deadlines))
@@ -72,7 +76,7 @@ def request(job_id: str, at_ms: float, prompt_tokens: int, hard_ttft_ms: float |
     )
 
 
-@pytest.mark.parametrize("doors", [2, 4, 8])
+@pytest.mark.parametrize("doors", [4, *(pytest.param(doors, marks=pytest.mark.thorough) for doors in (2, 8))])
 def test_several_doors_promise_what_one_would(doors: int) -> None:
     alone = play(crowd(40), heartbeat_ms=0.0)
 

@@ -79,6 +79,7 @@ def question(count: int = 120, every_ms: float = 12.0) -> Question:
     return Question(rows=rows, calibration=COSTS, tiers=tiers)
 
 
+@pytest.mark.thorough
 def test_advice_is_the_smallest_count_that_simulation_shows() -> None:
     """A small form of `benchmarks/scheduling/sizing.py`."""
     asked = question()

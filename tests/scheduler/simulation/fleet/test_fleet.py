@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -9,19 +10,22 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.shards import Rivals, home_of
 from fairlane.scheduler.simulation.fleet.admission import Gateways
+from fairlane.scheduler.simulation.fleet.control_plane import FleetShape
 from fairlane.scheduler.simulation.fleet.figures import FleetMeter, FleetSummary
-from fairlane.scheduler.simulation.fleet.fleet import Fleet, FleetShape
+from fairlane.scheduler.simulation.fleet.fleet import Fleet
 from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape
 from fairlane.scheduler.simulation.fleet.store_cores import Call, StoreTimes
-from fairlane.scheduler.simulation.workload import Arrival
+from fairlane.scheduler.simulation.workload import Arrival, Record
 from tests.support.scheduler.simulated import arrival
 
 KIND = RowsShape(rows=8, step_ms=10.0, step_tokens=8_000)
 TIMES = StoreTimes.parse("reserve=1000,put=2000,turn=3000,settle=1000,renew=10,beat=10")
+SLOW = StoreTimes.parse("reserve=83,put=190,turn=210+49,settle=82,renew=44+0.4,beat=34")
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 1.0, "e": 2.0, "f": 4.0}
 
 
 def shape(workers: int = 2, shards: int = 1, **options: object) -> FleetShape:
+    options = {"times": SLOW} | options
     return FleetShape(workers=workers, shards=shards, gateways=2, kind=KIND, **options)  # type: ignore[arg-type]
 
 
@@ -117,6 +121,67 @@ def test_they_are_not_where_workers_leave_room_in_the_shard_that_had_it(monkeypa
     summary = played(shape(workers=8, shards=2), flood(6.0, 600.0))
 
     assert summary.fairness["throughput"].deviation > 0.1
+
+
+def test_service_that_nobody_had_to_wait_for_is_not_compared() -> None:
+    """One tenant has the workers to itself; from 14 s on, all ask for twice their share."""
+    tenants = [f"tenant-{number}" for number in range(8)]
+    alone = [(14_200.0 * number / 350, tenants[0]) for number in range(350)]
+    burst = [(14_200.0, tenant) for tenant in tenants for _ in range(20)]
+    flood = [(14_200.0 + 25.0 * number, tenants[number % 8]) for number in range(1_112)]
+    arrivals = (
+        arrival(f"r{number}", at_ms, tenant=tenant, prompt=100, output=40, max_tokens=40, lane=LaneName.THROUGHPUT)
+        for number, (at_ms, tenant) in enumerate(alone + burst + flood)
+    )
+
+    found = played(shape(workers=1), arrivals).fairness["throughput"]
+
+    assert found.tenants == len(tenants)
+    assert found.deviation < 0.05
+
+
+def test_service_counts_when_it_is_computed_not_when_it_is_reported() -> None:
+    """Workers report every two seconds, observers look each second."""
+    seen: list[float] = []
+
+    class Observer:
+        def look(self, fleet: Fleet, now_ms: float) -> None:
+            seen.append(fleet.served()[LaneName.LATENCY, "acme"])
+
+        def ended(self, record: Record) -> None:
+            pass
+
+    Fleet([arrival("a", prompt=100, output=400, max_tokens=400)], shape(workers=1), observers=[Observer()]).run()
+
+    assert [after - before for before, after in pairwise(seen[:4])] == [2 * 100] * 3
+
+
+def test_chats_of_workers_that_die_go_on_elsewhere() -> None:
+    fleet = Fleet(flood(4.0, 300.0), shape(workers=8, shards=2, deaths_per_min=40.0), seed=2)
+
+    records = fleet.run()
+
+    assert fleet.deaths > 1
+    assert {record.outcome for record in records.values()} == {Outcome.FINISHED}
+    assert all(record.tokens == record.arrival.output_tokens for record in records.values())
+    resumed = [records[job_id] for job_id, done in fleet.interrupted.items() if done.tokens]
+    assert resumed
+    # their tokens were prompts to the next worker
+    assert all(one.computed > 2 * one.arrival.prompt_tokens + one.tokens for one in resumed)
+    # and nobody was charged for the same token twice
+    arrivals = [record.arrival for record in records.values()]
+    assert sum(fleet.service.values()) == sum(one.prompt_tokens + 2 * one.output_tokens for one in arrivals)
+
+
+def test_guarantees_that_a_death_broke_are_counted_apart() -> None:
+    admission = Gateways(2, 8, KIND)
+    fleet_shape = shape(workers=8, shards=2, deaths_per_min=40.0)
+
+    summary = played(fleet_shape, flood(4.0, 400.0, hard_ttft_ms=500.0), admission)
+
+    assert summary.deaths > 1
+    assert summary.broken_by_death > 0
+    assert summary.broken == 0
 
 
 def test_a_tenant_alone_gets_the_rows_that_other_shards_do_not_use() -> None:

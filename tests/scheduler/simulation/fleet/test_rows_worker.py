@@ -2,18 +2,18 @@
 
 import pytest
 
-from fairlane.scheduler.protocol.lanes import LATENCY
+from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.simulation.calibration import preset
-from fairlane.scheduler.simulation.fleet.rows_worker import RowsShape, RowsWorker
+from fairlane.scheduler.simulation.fleet.rows_worker import Done, RowsShape, RowsWorker
 from fairlane.scheduler.simulation.trace import TraceRow
 from tests.support.scheduler.simulated import arrival
 
 SHAPE = RowsShape(rows=4, step_ms=10.0, step_tokens=100)
 
 
-def lease(job_id: str, prompt: int) -> Lease:
-    return Lease(job=arrival(job_id, prompt=prompt).job(), epoch=1, arrived_ms_ago=0.0)
+def lease(job_id: str, prompt: int, lane: LaneName = LaneName.LATENCY) -> Lease:
+    return Lease(job=arrival(job_id, prompt=prompt, lane=lane).job(), epoch=1, arrived_ms_ago=0.0)
 
 
 def test_a_job_takes_its_prompts_steps_and_one_for_each_token() -> None:
@@ -32,6 +32,14 @@ def test_prompts_share_the_steps_prefill_tokens_and_begin_with_a_step() -> None:
 
     assert [job.first_ms for job in jobs] == [10.0, 20.0, 20.0]
     assert late.first_ms == 50.0
+
+
+def test_a_prompt_overtakes_those_of_the_lane_below_and_delays_what_follows() -> None:
+    worker = RowsWorker(SHAPE)
+
+    leases = [lease("a", 500, LaneName.THROUGHPUT), lease("b", 200), lease("c", 100, LaneName.THROUGHPUT)]
+
+    assert [worker.start(one, 0, 1, 0.0).first_ms for one in leases] == [50.0, 20.0, 80.0]
 
 
 def test_rows_are_offered_used_and_freed() -> None:
@@ -54,6 +62,17 @@ def test_progress_is_reported_once() -> None:
     assert [[(one.generated, one.cost) for one in report] for report in reports] == [[], [(2, 10.0 + 4.0)], []]
     assert last is not None
     assert (last.generated, last.cost, last.ends) == (4, 4.0, Outcome.FINISHED)
+
+
+def test_a_job_of_a_dead_worker_continues_after_its_last_token() -> None:
+    job = RowsWorker(SHAPE).start(lease("a", 90), 0, 5, 0.0, Done(tokens=3, reported=90.0 + 4.0))
+
+    last = job.progress(30.0, SHAPE.step_ms, Outcome.FINISHED)
+
+    # its three tokens are part of its prompt, which one step computes with the fourth token
+    assert (job.first_ms, job.end_ms, job.tokens(5.0, SHAPE.step_ms)) == (10.0, 20.0, 3)
+    assert last is not None
+    assert (last.generated, last.cost) == (5, 6.0)
 
 
 def test_a_shape_is_read_or_derived_from_a_calibrated_worker() -> None:
