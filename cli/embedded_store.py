@@ -45,7 +45,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class EmbeddedStore:
-    """One server process over one directory; acknowledged writes survive its death.
+    """One server process over one directory. Acknowledged writes survive its death, on a busy disk after two seconds.
 
     Start it from a thread that runs as long as the store should: the server ends with that thread."""
 

@@ -16,6 +16,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, RedisRegistry, model_of
+from fairlane.scheduler.queue.shards import shard_names
 from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.retry import every
 
@@ -26,6 +27,8 @@ REFRESH_EVERY_S = 0.5
 # Queues read in one burst, so that other callers of the store are served in between.
 ASKED_AT_ONCE = 50
 STALE_AFTER_S = 5.0
+# After a longer gap between two reads, heartbeats of living workers may have expired while the store was away.
+AWAY_S = 3 * REFRESH_EVERY_S
 Depths = Mapping[LaneName, LaneDepth]
 
 
@@ -84,10 +87,15 @@ def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
 class FleetCache:
     """The latest snapshot of the fleet. It changes only with a refresh, and reading it needs no I/O.
 
-    `depths` reads the depths of the queues. `read` raises ValueError for a card that cannot be used."""
+    `depths` reads the depths of the queues. `lease_s`: how long a heartbeat counts. `read` raises ValueError for a card
+    that cannot be used.
+
+    When the store was away, the workers known before count for one more lease: their heartbeats may have expired, and
+    the next ones are still to come."""
 
     registry: RedisRegistry
     depths: Callable[[Collection[str]], Awaitable[Mapping[str, Depths]]]
+    lease_s: float
     read: Callable[[ModelCard], TextModel] = TextModel
     clock: Callable[[], float] = time.monotonic
     _texts: dict[str, TextModel] = field(default_factory=dict, init=False)
@@ -96,6 +104,8 @@ class FleetCache:
     workers: list[WorkerStatus] = field(default_factory=list, init=False)
     longest_context: int | None = field(default=None, init=False)
     _refreshed_at: float = field(default=-STALE_AFTER_S, init=False)
+    # Until then, workers of the last read count without a heartbeat.
+    _expected_until_s: float = field(default=-STALE_AFTER_S, init=False)
     _queues: Mapping[str, str] = field(default_factory=dict, init=False)
     _seen_s: dict[tuple[str, str], float] = field(default_factory=dict, init=False)
 
@@ -117,6 +127,10 @@ class FleetCache:
     @property
     def queues(self) -> set[str]:
         return {model.queue for model in self.models.values()} | {worker.queue for worker in self.workers}
+
+    @property
+    def shards(self) -> set[str]:
+        return {shard for queue in self.queues for shard in shard_names(queue)}
 
     @property
     def orphans(self) -> dict[str, str]:
@@ -146,8 +160,9 @@ class FleetCache:
         await every(REFRESH_EVERY_S, "reading the fleet", look)
 
     async def refresh(self) -> None:
-        workers, entries = await self.registry.workers(), await self.registry.models()
+        found, entries = await self.registry.workers(), await self.registry.models()
         queues = await self.registry.queues()
+        workers = self._with_expected(found)
         of_model: dict[str, list[WorkerStatus]] = defaultdict(list)
         of_queue: dict[str, list[WorkerStatus]] = defaultdict(list)
         for worker in workers:
@@ -170,9 +185,17 @@ class FleetCache:
         self._texts = {sha256: text for sha256, text in self._texts.items() if sha256 in known}
         self._refused &= known
         seen = [(name, entry.queue) for name, entry in entries.items()]
-        self._seen_s |= dict.fromkeys(seen + [(each.model, each.queue) for each in workers], self._refreshed_at)
+        self._seen_s |= dict.fromkeys(seen + [(each.model, each.queue) for each in found], self._refreshed_at)
         forget_s = self._refreshed_at - CARD_TTL_MS / 1e3
         self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s > forget_s}
+
+    def _with_expected(self, found: list[WorkerStatus]) -> list[WorkerStatus]:
+        now_s, heard = self.clock(), {worker.worker_id for worker in found}
+        if self.workers and now_s - self._refreshed_at > AWAY_S:
+            self._expected_until_s = now_s + self.lease_s
+        if now_s >= self._expected_until_s:
+            return found
+        return [*found, *(worker for worker in self.workers if worker.worker_id not in heard)]
 
     async def _text(self, sha256: str) -> TextModel | None:
         """Return the card's tokenizer. It is loaded once, in a thread, because a large one takes most of a second."""
@@ -216,11 +239,15 @@ class ModelQueueView:
     waiting: int
 
 
-async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> dict[str, T]:
-    names, found = sorted(queues), dict[str, T]()
-    for start in range(0, len(names), ASKED_AT_ONCE):
-        asked = names[start : start + ASKED_AT_ONCE]
-        found |= zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
+async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> dict[str, list[T]]:
+    """Return the answers of each queue's shards."""
+    shards = [(queue, shard) for queue in sorted(queues) for shard in shard_names(queue)]
+    found: dict[str, list[T]] = defaultdict(list)
+    for start in range(0, len(shards), ASKED_AT_ONCE):
+        asked = shards[start : start + ASKED_AT_ONCE]
+        answers = await asyncio.gather(*[ask(shard) for _, shard in asked])
+        for (queue, _), answer in zip(asked, answers, strict=True):
+            found[queue].append(answer)
     return found
 
 
@@ -249,7 +276,7 @@ class StoredFleet:
             if not queues:
                 raise not_found("model") if self.fleet_cache.is_fresh else fleet_unknown()
         found = await _ask_all(lambda name: self.queue(name).depths(), queues)
-        return together([*found.values()])
+        return together([depths for of_queue in found.values() for depths in of_queue])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[ModelQueueView]:
         models = self.fleet_cache.find(allowed)
@@ -262,8 +289,8 @@ class StoredFleet:
                 queue=model.queue,
                 context_length=model.context_length,
                 workers=model.workers,
-                depths=depths[model.queue],
-                waiting=waiting[model.queue],
+                depths=together(depths[model.queue]),
+                waiting=sum(waiting[model.queue]),
             )
             for model in models
         ]
@@ -271,4 +298,4 @@ class StoredFleet:
     async def waiting(self, tenant: str) -> int:
         """Return the tenant's waiting requests in its fullest queue: `queued_requests` limits each queue separately."""
         found = await _ask_all(lambda name: self.queue(name).waiting(tenant), self.fleet_cache.queues)
-        return max(found.values(), default=0)
+        return max(map(sum, found.values()), default=0)

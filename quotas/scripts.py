@@ -55,7 +55,7 @@ class Database:
         """`clock` replaces clock.lua, and `slicing` the length of a minute, in simulations and tests only."""
         self._client = client
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
-        self._library = _library(clock, slicing)
+        self._library = library(clock, slicing)
         self._nonce = secrets.token_hex(6)
         self._calls = itertools.count()
 
@@ -104,7 +104,8 @@ def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> Script
     return Script("\n".join(texts))
 
 
-def _library(clock: str | None, slicing: Slicing) -> Library:
+def library(clock: str | None = None, slicing: Slicing = MINUTE) -> Library:
+    """Return the functions with these settings, as for `Database`."""
     shared = _join(LIBRARY, clock, slicing).source
     return Library("fairlane_quotas", shared, {name: LUA[name] for name in FUNCTIONS}, FUNCTIONS)
 

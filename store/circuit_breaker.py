@@ -11,7 +11,7 @@ from typing import Protocol
 
 import redis
 
-from fairlane.store.errors import StoreUnavailable, is_rewriting, lacks_function
+from fairlane.store.errors import StoreUnavailable, has_library, is_rewriting, lacks_function
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Breaker:
 
     def _log_refusal(self, error: Exception) -> None:
         # Log a refused call: a defect, or a missing right. Only the reply's first word is logged.
-        if isinstance(error, _EXPECTED) or lacks_function(error) or is_rewriting(error):
+        if isinstance(error, _EXPECTED) or lacks_function(error) or has_library(error) or is_rewriting(error):
             return
         now_s = self._clock()
         if self._refusal_logged_s is None or now_s - self._refusal_logged_s >= LOG_REFUSALS_EVERY_S:

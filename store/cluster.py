@@ -28,7 +28,7 @@ Node = TypeVar("Node")
 _KEYLESS = frozenset({"TIME"})
 # Commands that must run on every node. All others name a key first (FCALL: after the function's name). Scripts and
 # XREAD have their own methods.
-_NODE_LOCAL = frozenset({"FUNCTION LOAD"})
+_NODE_LOCAL = frozenset({"FUNCTION LOAD", "FUNCTION LIST", "FUNCTION DELETE"})
 Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
 
 

@@ -37,6 +37,11 @@ def lacks_function(error: Exception) -> bool:
     return isinstance(error, redis.exceptions.ResponseError) and "Function not found" in str(error)
 
 
+def has_library(error: Exception) -> bool:
+    """Return whether a library was not loaded because another process had just loaded it."""
+    return isinstance(error, redis.exceptions.ResponseError) and "already exists" in str(error)
+
+
 def is_rewriting(error: Exception) -> bool:
     """Return whether BGREWRITEAOF failed because a rewrite of the append-only file is already running."""
     return isinstance(error, redis.exceptions.ResponseError) and "rewriting already in progress" in str(error)

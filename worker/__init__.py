@@ -6,6 +6,7 @@
     model/            transformers' models, and faster implementations that are verified against them
     embedding/        embedding models
     attention/        paged attention by device
+    shards/           the queue as its shards: free capacity divided over them, calls and reports to each
     native/           C++ kernels for CPUs
     vllm/             a plugin that applies our lanes inside vLLM's own scheduler
     __main__.py       the process: settings are checked (`config.py`) before torch is imported

@@ -15,6 +15,7 @@ from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES, KEPT_TENANT_BYTES, MAX_COMPILED_BYTES
 from fairlane.scheduler.protocol.settings import ByteSize, Port, SharedSettings, load, read_document
 from fairlane.scheduler.protocol.settings_help import described, process_parser
+from fairlane.scheduler.queue.shards import MAX_SHARDS
 from fairlane.store import urls
 
 EngineKind = Literal["own", "vllm", "sglang", "openai"]
@@ -43,6 +44,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bytes of compiled grammars that are cached for later requests; at least `8MiB`."""
     grammar_memory_per_tenant: ByteSize = ByteSize(KEPT_TENANT_BYTES)
     """Bytes of compiled grammars that are cached per tenant; at least `8MiB`."""
+    queue_shards: Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)] = 1
+    """Shards of the model's queue, which a cluster spreads over its nodes; the same for all workers of a model."""
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     """Tokens per KV block."""
     max_sequences: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 64

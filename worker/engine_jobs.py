@@ -49,6 +49,14 @@ class EngineJobs:
         self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in jobs))
         self.notify_lost(job_id for job_id, epoch in jobs if self.leases.holds(job_id, epoch))
 
+    def ask_capacity(self, waiting: Lease) -> None:
+        """Let the engine report its capacity, as it does after each command. Of a job that waits it has none yet."""
+        self._engine.send(Drop(waiting.job.job_id, waiting.epoch))
+
+    def drop_restarted(self, job_ids: Iterable[str]) -> None:
+        """Drop jobs that a gateway's answer has restarted while the engine handed them back."""
+        self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in self.leases.epochs(job_ids)))
+
     def forget_job(self, job_id: str, epoch: int) -> None:
         self.leases.remove(job_id, epoch)
 

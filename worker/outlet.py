@@ -3,45 +3,47 @@
 A job's stream opens once its gateway has answered with the tokens that it has. A new job starts without waiting for
 that answer; any other job continues from it. The output is kept until the gateway has confirmed the job's end, so that
 a redialled link continues where the lost one ended. The end is then reported to the store. If a gateway stays
-unreachable, its jobs return to the queue, finished or not: the next worker asks the gateway first."""
+unreachable, its jobs return to the queue, finished or not: the next worker asks the gateway first. This worker is then
+given no job of that gateway until it is linked again, or UNREACHED_S have passed."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
 import msgspec
 
-from fairlane.scheduler.links.connection import SILENT_S
 from fairlane.scheduler.links.dialer import GatewayPeer
 from fairlane.scheduler.links.frames import Closed, Granted, Left, Open, Opened, Refused, Stop
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
 from fairlane.scheduler.protocol.messages import (
     Finished,
     Job,
     Lease,
     Outcome,
 )
-from fairlane.scheduler.queue.types import Progress
+from fairlane.scheduler.queue.types import charged_when_taken
+from fairlane.store.bounds import PER_CALL
 from fairlane.store.retry import StoreLink
 from fairlane.worker.output_stream import OutputStream, messages_of
 from fairlane.worker.reports import Publication
+from fairlane.worker.shards.store_reports import StoreCalls, StoreReports
 
-# Weighted tokens that a job computes beyond its last report before the next one. Its first ones were charged when it
-# was taken.
-REPORT_COST = 256.0
+# Weighted tokens that a job computes beyond what is charged before its next report: 192 tokens of output. If worker and
+# gateway die together, at most these are not charged.
+REPORT_COST = 192 * DECODE_WEIGHT
 # A link without jobs stays open for this long.
 LINGER_S = 60.0
-# Least time to redial a lost link before its jobs return to the queue.
-LEAST_REDIAL_S = 0.25
+# Time to redial a lost link before its jobs return to the queue: with SILENT_S, a cut is over within 2 s.
+REDIAL_S = 0.25
+# The queue gives a worker no jobs of a gateway for this long after it has returned some. Shorter than the interval at
+# which a gateway looks whether its jobs reach it, so that one that no worker reaches notices that.
+UNREACHED_S = 3.0
 # A gateway that is out of reach is dialled for this many times the patience with it: three leases, after which the
 # store cancels the jobs of a dead gateway.
 REDIAL_PATIENCES = 6
-
-Report = Callable[[Sequence[Progress], str], Awaitable[set[str]]]
-Release = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class GatewayLink(Protocol):
@@ -78,6 +80,7 @@ class JobOwner(Protocol):
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Stream(OutputStream):
     gateway: "_Gateway"
+    reports: StoreReports
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +94,8 @@ class _Gateway:
     timer: asyncio.TimerHandle | None = None
     # Time that its jobs wait while it is out of reach.
     patience_s: float = field(init=False)
+    # Ends the time in which this worker should be given no jobs of it, since it was out of reach.
+    avoided: asyncio.TimerHandle | None = None
     _armed: tuple[Callable[["_Gateway"], None], float] | None = None
 
     def __post_init__(self) -> None:
@@ -102,7 +107,7 @@ class _Gateway:
         if not self.streams:
             armed = outlet.hang_up, LINGER_S if self.link.is_open else REDIAL_PATIENCES * outlet.patience_s
         elif not self.link.is_open:
-            armed = outlet.out_of_reach, self.patience_s
+            armed = outlet.give_up, self.patience_s
         if armed == self._armed:
             return
         self.disarm()
@@ -124,9 +129,21 @@ class _Gateway:
         self.arm()
 
     def linked(self) -> None:
-        self.patience_s = max(LEAST_REDIAL_S, self.outlet.patience_s - SILENT_S)  # a lost link may have been silent
+        self.patience_s = REDIAL_S
         self.arm()
         self.link.send([Open(stream.number, *stream.key) for stream in self.streams.values() if not stream.is_over])
+        self.stop_avoiding()
+
+    def avoid(self) -> None:
+        if self.avoided is not None:
+            self.avoided.cancel()
+        self.avoided = asyncio.get_running_loop().call_later(UNREACHED_S, self.stop_avoiding)
+
+    def stop_avoiding(self) -> None:
+        if self.avoided is not None:
+            self.avoided.cancel()
+            self.avoided = None
+            self.outlet.on_reached()
 
     def unlinked(self) -> None:
         for stream in self.streams.values():
@@ -159,49 +176,52 @@ class Outlet:
         owner: JobOwner,
         *,
         dial: Dial,
-        report: Report,
-        release: Release,
+        stores: Sequence[StoreCalls],
         link: StoreLink,
-        new_serial: Callable[[], str],
         patience_s: float,
+        on_reached: Callable[[], None] = lambda: None,
     ) -> None:
-        """`patience_s`: how long jobs wait for a gateway that is out of reach, since its last message."""
+        """`stores`: the queue's shards. `patience_s`: how long jobs wait for the first link to a gateway. `on_reached`
+        is called when a gateway leaves `unreached`."""
         self.owner = owner
+        self.on_reached = on_reached
         self.patience_s = patience_s
         self._dial = dial
-        self._report = report
-        self._release = release
-        self._link = link
-        self._new_serial = new_serial
         self._streams: dict[str, _Stream] = {}
         self._gateways: dict[str, _Gateway] = {}
         self._numbers = count(1)
-        self._due: dict[tuple[str, int], _Stream] = {}
-        self._returning: list[_Stream] = []
-        self._wanted = asyncio.Event()
-        self._flushed = asyncio.Event()
-        self._emptied = asyncio.Event()
-        self._flushed.set()
-        self._emptied.set()
+        self._reports = [StoreReports(self, calls, link) for calls in stores]
+        # Set when a stream has left.
+        self._forgot = asyncio.Event()
 
     # Leases in.
 
-    def took(self, leases: Iterable[Lease]) -> None:
-        """Open a stream for each lease, and start the new jobs."""
+    def took(self, leases: Iterable[Lease], shard: int = 0) -> None:
+        """Open a stream for each lease of a shard, and start the new jobs."""
         opening: dict[_Gateway, list[Open]] = defaultdict(list)
         for lease in leases:
             self._replace(lease.job.job_id)
             gateway = self._gateway(lease.job)
-            stream = _Stream(lease, next(self._numbers), waits=lease.started, gateway=gateway)
+            stream = _Stream(
+                *(lease, next(self._numbers)),
+                waits=lease.started,
+                charged=charged_when_taken(lease.job, resumes=lease.started),
+                gateway=gateway,
+                reports=self._reports[shard],
+            )
             stream.begin([()] * lease.job.n)
             gateway.streams[stream.number] = self._streams[stream.job_id] = stream
-            self._emptied.clear()
             opening[gateway].append(Open(stream.number, *stream.key))
             if not stream.waits:
                 self.owner.start_job(lease, again=False)
         for gateway, opens in opening.items():
             gateway.arm()
             gateway.link.send(opens)
+
+    @property
+    def unreached(self) -> list[str]:
+        """The gateways of which this worker should be given no jobs."""
+        return [each.gateway_id for each in self._gateways.values() if each.avoided is not None][-PER_CALL:]
 
     def waiting(self) -> list[str]:
         """Return the jobs that have not started, because their gateway has not answered."""
@@ -212,6 +232,9 @@ class Outlet:
         stream = self._streams.get(job_id)
         if stream is None or not (stream.waits or stream.end is not None):
             return True
+        if stream.waits:  # the engine reports its capacity anew: the queue was asked without this job's part
+            stream.waits = False
+            self.owner.drop_jobs([stream.key], "it was cancelled before its gateway answered")
         if not stream.gateway.link.is_open:
             self._return([stream])  # the store ends it then, and notifies its gateway
         elif stream.end is None:  # its gateway gets the end in place of the tokens
@@ -232,8 +255,8 @@ class Outlet:
                 if stream.is_open:
                     sending[stream.gateway] += messages_of(stream.number, each.events)
             is_claim_used = stream.lease.job.guaranteed and not stream.reported and stream.generated
-            if stream.cost >= REPORT_COST or is_claim_used:
-                self._want(stream)
+            if stream.cost > stream.charged + REPORT_COST or is_claim_used:
+                stream.reports.want(stream)
         for gateway, messages in sending.items():
             gateway.link.send(messages)
 
@@ -263,7 +286,7 @@ class Outlet:
     def over(self, stream: _Stream) -> None:
         """Report a job's end: its gateway has it, or will not ask for it."""
         stream.is_over = True
-        self._want(stream)
+        stream.reports.want(stream)
 
     def refused(self, stream: _Stream, message: Refused) -> None:
         """Drop a job whose gateway has ended it, or gets it under a later lease."""
@@ -276,15 +299,17 @@ class Outlet:
         stream.outcome = stream.outcome or Outcome.CANCELLED
         self.over(stream)
 
-    def out_of_reach(self, gateway: _Gateway) -> None:
+    def give_up(self, gateway: _Gateway) -> None:
         gateway.disarm()
-        gateway.patience_s = LEAST_REDIAL_S  # for jobs of it that this worker is given until it is linked again
+        gateway.patience_s = REDIAL_S  # for jobs of it that this worker is given until it is linked again
+        gateway.avoid()
         streams = list(gateway.streams.values())
         self.owner.drop_jobs([stream.key for stream in streams], f"gateway {gateway.gateway_id} cannot be reached")
         self._return(streams)
 
     def hang_up(self, gateway: _Gateway) -> None:
         gateway.task.cancel()
+        gateway.stop_avoiding()
         del self._gateways[gateway.gateway_id]
 
     # Returns to the queue.
@@ -297,44 +322,35 @@ class Outlet:
         self._return(list(self._streams.values()))
         await self.flushed()
 
-    async def flushed(self) -> None:
-        await self._flushed.wait()
-
     def drop(self, jobs: Iterable[tuple[str, int]]) -> None:
         for job_id, epoch in jobs:
-            if self._has(job_id, epoch):
+            if self.has(job_id, epoch):
                 self._forget(self._streams[job_id])
 
     def _return(self, streams: Sequence[_Stream]) -> None:
         leaving: dict[_Gateway, list[_Stream]] = defaultdict(list)
         for stream in streams:
-            if stream not in self._returning:
+            if stream.reports.give_back(stream):
                 leaving[stream.gateway].append(stream)
-                self._returning.append(stream)
         for gateway, left in leaving.items():
             gateway.leave(left)
-        self._wake()
 
     # Reports to the store.
 
     async def run(self) -> None:
         """Report progress, ask for jobs, and return jobs to the queue, as long as the worker serves."""
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            due, self._due = self._due, {}
-            returning, self._returning = self._returning, []
-            for stream in returning:
-                due.pop(stream.key, None)
-            items = [stream.progress(returns=False) for stream in due.values()]
-            items += [stream.progress(returns=True) for stream in returning]
-            await self._send(items, returning)
-            if not self._wanted.is_set():
-                self._flushed.set()
+        await asyncio.gather(*(reports.run() for reports in self._reports))
 
-    def ask(self) -> None:
+    def ask(self, shard: int = 0) -> None:
         """Send a report, be it empty, since its answer may bring jobs."""
-        self._wake()
+        self._reports[shard].wake()
+
+    async def flushed(self) -> None:
+        for reports in self._reports:
+            await reports.flushed()
+
+    async def asked(self, shard: int) -> None:
+        await self._reports[shard].flushed()
 
     @property
     def has_unconfirmed_ends(self) -> bool:
@@ -343,27 +359,29 @@ class Outlet:
 
     async def emptied(self) -> None:
         """Wait until no job is left: all are reported, dropped or returned."""
-        await self._emptied.wait()
+        await self._until(lambda: not self._streams)
+
+    async def ends_reported(self) -> None:
+        """Wait until each job that has ended is reported. Jobs that run are left as they are."""
+        await self._until(lambda: all(each.end is None and not each.is_over for each in self._streams.values()))
+
+    async def _until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            self._forgot.clear()
+            await self._forgot.wait()
 
     async def aclose(self) -> None:
         tasks = [gateway.task for gateway in self._gateways.values()]
         for gateway in self._gateways.values():
             gateway.task.cancel()
             gateway.disarm()
+            gateway.stop_avoiding()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _send(self, items: Sequence[Progress], returning: Sequence[_Stream]) -> None:
-        refused = await self._link.persist("report", partial(self._report, items, self._new_serial()))
-        held = [stream.job_id for stream in returning if stream.job_id not in refused and self._has(*stream.key)]
-        if held:
-            await self._link.persist("release", partial(self._release, held))
-        lost = [(item.job_id, item.epoch) for item in items if item.job_id in refused and item.ends is None]
-        if lost:
-            self.owner.drop_jobs(lost, "they were reassigned to other workers")
-        self.drop([*lost, *[(item.job_id, item.epoch) for item in items if item.ends is not None]])
-        self.drop([stream.key for stream in returning])
+    def lost(self, jobs: Sequence[tuple[str, int]]) -> None:
+        self.owner.drop_jobs(jobs, "they were reassigned to other workers")
 
-    def _has(self, job_id: str, epoch: int) -> bool:
+    def has(self, job_id: str, epoch: int) -> bool:
         stream = self._streams.get(job_id)
         return stream is not None and stream.lease.epoch == epoch
 
@@ -374,23 +392,12 @@ class Outlet:
             self.owner.drop_jobs([older.key], "it was leased again")
             self._forget(older)
 
-    def _want(self, stream: _Stream) -> None:
-        self._due[stream.key] = stream
-        self._wake()
-
-    def _wake(self) -> None:
-        self._flushed.clear()
-        self._wanted.set()
-
     def _forget(self, stream: _Stream) -> None:
-        self._due.pop(stream.key, None)
-        if stream in self._returning:
-            self._returning.remove(stream)
+        stream.reports.forget(stream)
         del self._streams[stream.job_id]
         self.owner.forget_job(*stream.key)
         stream.gateway.leave([stream])
-        if not self._streams:
-            self._emptied.set()
+        self._forgot.set()
 
     def _gateway(self, job: Job) -> _Gateway:
         gateway = self._gateways.get(job.gateway_id)

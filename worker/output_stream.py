@@ -48,7 +48,9 @@ class OutputStream:
     # The gateway has the end, or will never ask for it.
     is_over: bool = False
     outcome: Outcome | None = None
+    # Weighted tokens: computed since the last report, and charged in advance.
     cost: float = 0.0
+    charged: float = 0.0
     reported: int = 0
 
     @property
@@ -122,10 +124,10 @@ class OutputStream:
             first = None
 
     def progress(self, *, returns: bool) -> Progress:
-        """Return what is to be reported, and count it as reported."""
         # A job that has not run here keeps what an earlier holder reported.
         keeps = self.lease.job.keeps_output and (self.is_over or returns) and self.generated > 0
         self.reported, cost, self.cost = self.generated, self.cost, 0.0
+        self.charged = max(0.0, self.charged - cost)
         return Progress(
             job_id=self.job_id,
             epoch=self.lease.epoch,

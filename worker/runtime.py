@@ -13,6 +13,8 @@ from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
 from typing import Any
 
+import msgspec
+import redis.asyncio
 import uvloop
 from prometheus_client import make_wsgi_app, start_http_server
 
@@ -21,10 +23,11 @@ from fairlane.common.otlp import sends_metrics
 from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.links.dialer import Dialer, GatewayPeer
 from fairlane.scheduler.links.tls import dialer_tls, keep_fresh
-from fairlane.scheduler.protocol.messages import Job, WorkerStatus
+from fairlane.scheduler.protocol.messages import Job, ModelCard, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
-from fairlane.store import checks, cluster
+from fairlane.scheduler.queue.shards import shard_names
+from fairlane.store import checks, cluster, schema
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
 from fairlane.worker.config import WorkerSettings
@@ -32,6 +35,7 @@ from fairlane.worker.engine.engine import OpenedEngine
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport, Heartbeat
 from fairlane.worker.job_log import JobLog
+from fairlane.worker.lifecycle import ENDING, Lifecycle
 from fairlane.worker.reports import EngineObserver
 from fairlane.worker.server import WorkerServer
 from fairlane.worker.telemetry import Metrics, PreemptionCosts
@@ -40,7 +44,7 @@ from fairlane.worker.traces import Traces, open_traces
 log = logging.getLogger(__name__)
 
 STORE_CHECK_S = 2.0
-# Connections to the store: one for the control stream, a few for reports, leases and the registry.
+# Connections to the store for reports, leases and the registry, in addition to one that reads each shard's streams.
 CONNECTIONS = 32
 
 
@@ -57,18 +61,23 @@ def serve(
 
 
 async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: OpenedEngine) -> int:
-    about = _about(opened)
+    shards = settings.worker.queue_shards
+    card = opened.card if shards == 1 else msgspec.structs.replace(opened.card, shards=shards)
+    about = _about(opened, card)
     traces = open_traces(environ, worker_id=about.worker_id, model=opened.card.model)
     metrics = Metrics(about, engine=settings.worker.engine)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
-    async with aclosing(cluster.client(settings.store_url, limit=CONNECTIONS, timeout_s=timeout_s)) as client:
+    async with aclosing(cluster.client(settings.store_url, limit=CONNECTIONS + shards, timeout_s=timeout_s)) as client:
         registry, link, tls = RedisRegistry(client), StoreLink(timeout_s), dialer_tls(settings.link_tls)
         server = WorkerServer(
             worker_id=about.worker_id,
             engine=EngineThread(opened.engine, about.worker_id, measured=opened.remote is None),
-            queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
+            queues=[
+                RedisQueue(client, name, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3))
+                for name in shard_names(about.queue)
+            ],
             registry=registry,
-            card=opened.card,
+            card=card,
             link=link,
             dial=partial(dial, about.worker_id, about.queue, registry, tls=tls),
             heartbeat=Heartbeat(about, opened.costs),
@@ -83,6 +92,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             lambda is_up: from_any_thread(lifecycle.engine_changed, is_up),
             lambda change: from_any_thread(lifecycle.engine_replaced, change),
         )
+        await _join(link, client, lifecycle)
         log.info("%s serves %s", about.worker_id, about.queue)
         reading = link.persist("reading the links' secret", registry.link_secret)
         async with alongside(reading, keep_fresh(tls, settings.link_tls)):
@@ -136,21 +146,39 @@ def _check_metrics_port(host: str, port: int) -> None:
 
 
 async def _check_store(url: str) -> None:
-    # Before the model is loaded. A store that does not answer is accepted.
+    # Before the model is loaded. A store that does not answer is accepted: `_join` waits for it.
     try:
         async with asyncio.timeout(STORE_CHECK_S):
             found = await checks.faults(url, checks.WORKER_COMMANDS, timeout_s=STORE_CHECK_S)
     except STORE_ERRORS:
         return
     for fault in found:
-        if fault.kind in checks.REFUSED:
-            raise SettingsError(f"the store cannot be used, {fault}")
+        _refuse(fault)
         log.warning("the store has a fault: %s", fault)
 
 
-def _about(opened: OpenedEngine) -> WorkerStatus:
+async def _join(link: StoreLink, client: redis.asyncio.Redis, lifecycle: Lifecycle) -> None:
+    """Wait for the store, unless stopped, and record this release's schema in it. Raises SettingsError if the store's
+    schema is another one: it may have been away at the start, or have been restored since."""
+    joining = asyncio.ensure_future(link.persist("schema", partial(schema.join, client)))
+    stopping = asyncio.ensure_future(lifecycle.until(*ENDING))
+    try:
+        await asyncio.wait((joining, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if joining.done() and (refusal := joining.result()):
+            _refuse(checks.schema_fault(refusal))
+    finally:
+        joining.cancel()
+        stopping.cancel()
+
+
+def _refuse(fault: checks.Fault) -> None:
+    if fault.kind in checks.REFUSED:
+        raise SettingsError(f"the store cannot be used, {fault}")
+
+
+def _about(opened: OpenedEngine, card: ModelCard) -> WorkerStatus:
     # No earlier process had this id, so the worker never inherits another's leases.
-    card, sizes = opened.card, opened.engine.planner.pool_sizes
+    sizes = opened.engine.planner.pool_sizes
     sha256 = card_sha256(card)
     return WorkerStatus(
         worker_id=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",

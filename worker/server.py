@@ -22,16 +22,17 @@ from fairlane.scheduler.protocol.messages import (
 )
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
-from fairlane.scheduler.queue.types import Progress
+from fairlane.scheduler.queue.shards import FRESH_MS
 from fairlane.store.retry import StoreLink
 from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine_jobs import EngineJobs
 from fairlane.worker.engine_thread import EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
-from fairlane.worker.leases import Asked, Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
 from fairlane.worker.outlet import Dial, Outlet
 from fairlane.worker.reports import EngineObserver, Report
+from fairlane.worker.shards.division import Division
+from fairlane.worker.shards.line import ShardLine
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ FLUSH_S = 3.0
 LEAVE_S = 2.0
 ANNOUNCE_S = 600.0
 HEARTBEATS_PER_LEASE = 4
+# At least this often, a worker of several shards asks each for news of what waits there.
+NEWS_S = FRESH_MS / 3e3
 # Time that a question waits for gateways to confirm ends, whose report then asks too.
 CONFIRM_S = 0.005
 # An engine that has work but completes no step for this long is considered failed.
@@ -47,14 +50,14 @@ STUCK_S = 300.0
 
 
 class WorkerServer:
-    """One worker process. `run` serves until stopped and returns the exit status."""
+    """One worker process. `run` serves until stopped and returns the exit status. `queues`: the shards of its queue."""
 
     def __init__(
         self,
         *,
         worker_id: str,
         engine: EngineThread,
-        queue: RedisQueue,
+        queues: Sequence[RedisQueue],
         registry: RedisRegistry,
         card: ModelCard,
         link: StoreLink,
@@ -67,7 +70,6 @@ class WorkerServer:
     ) -> None:
         self._worker_id = worker_id
         self._engine = engine
-        self._queue = queue
         self._registry = registry
         self._card = card
         self._link = link
@@ -76,25 +78,31 @@ class WorkerServer:
         self._lease_s = lease_s
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
-        self._intake = Intake(queue.lanes)
-        self.lifecycle = Lifecycle(self._intake.close)
         self._jobs = EngineJobs(engine, self._observers)
+        first, shard_of = queues[0], self._jobs.leases.shard_of
+        self.division = Division(first.lanes, first.share_floors, len(queues), shard_of)
+        self.lifecycle = Lifecycle(self.division.close)
+        self._lines = [
+            ShardLine(
+                *(shard, queue),
+                worker_id=worker_id,
+                division=self.division,
+                link=link,
+                accept=self._accept,
+                unreached=lambda: self._outlet.unreached,
+            )
+            for shard, queue in enumerate(queues)
+        ]
         self._outlet = Outlet(
             self._jobs,
             dial=dial,
-            report=self._report,
-            release=partial(queue.release, worker_id),
+            stores=[line.calls for line in self._lines],
             link=link,
-            new_serial=queue.new_serial,
+            on_reached=self._wake,
             patience_s=lease_s / 2,
         )
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
-        self._last_id = "0-0"
-        # One report at a time: the store recognises the repeat of the last one only.
-        self._reporting = asyncio.Lock()
-        # The serial of that report, and what it asks for.
-        self._asking: tuple[str, Asked | None] = "", None
 
     async def run(self) -> int:
         self._engine.start(self._turned, self._failed)
@@ -113,9 +121,9 @@ class WorkerServer:
                 group.create_task(each)
                 for each in (
                     self._serve(),
-                    self._control(),
+                    *map(self._control, self._lines),
                     self._outlet.run(),
-                    self._keep_leases(),
+                    *map(self._keep_leases, self._lines),
                     self._beat(),
                     self._announce(),
                     self._blocks.run(),
@@ -130,12 +138,10 @@ class WorkerServer:
         # Takes jobs until a drain or the loss of the engine, returns the remaining jobs, and starts again if allowed.
         lifecycle = self.lifecycle
         while True:
-            await self._ask()
+            await asyncio.gather(*map(self._ask, self._lines))
             if lifecycle.phase is Phase.FAILED:
                 return  # the leases expire, and the jobs count as lost
-            async with self._reporting:  # the last question would offer room again
-                pass
-            await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
+            await asyncio.gather(*(line.retire() for line in self._lines))
             if lifecycle.phase in (Phase.DRAINING, Phase.LEAVING) and lifecycle.is_engine_up:
                 undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED, Phase.FAILED)
                 await within(self._drain_s, _first(self._jobs.idle.wait(), undrained))
@@ -144,50 +150,53 @@ class WorkerServer:
                 lifecycle.handed_back()
             await lifecycle.until(Phase.SERVING, Phase.DRAINING, Phase.LEAVING, Phase.REPLACED)
             if lifecycle.phase is Phase.SERVING:
-                self._intake.open()
+                self.division.open()
             elif lifecycle.phase is Phase.REPLACED:
                 lifecycle.fail()
 
-    async def _ask(self) -> None:
+    async def _ask(self, line: ShardLine) -> None:
         """Ask for jobs whenever some may come, with the reports of ends that are about to be confirmed."""
-        while await self._intake.due():
+        while await line.intake.due():
             if self._outlet.has_unconfirmed_ends:
                 await asyncio.sleep(CONFIRM_S)
-            if self._intake.is_due:
-                self._outlet.ask()
-                await self._outlet.flushed()
+            if line.intake.is_due:
+                self._outlet.ask(line.shard)
+                await self._outlet.asked(line.shard)
 
-    async def _accept(self, leases: Sequence[Lease]) -> None:
+    async def _accept(self, line: ShardLine, leases: Sequence[Lease]) -> None:
         """Give leases to the engine, but return what it cannot hold, and what a store that forgot them leased again, so
         that those jobs get another epoch."""
-        held, large = self._jobs.leases, self._jobs.too_large(leases, self._intake.capacity)
+        held, large = self._jobs.leases, self._jobs.too_large(leases, self.division.capacity)
         if self.lifecycle.phase is not Phase.SERVING:
             large = list(leases)
         known = [lease.job.job_id for lease in held.known(leases)]
         returned = {lease.job.job_id for lease in large}.union(known)
         if returned:
-            await self._release(sorted(returned))
+            await line.release(sorted(returned))
         if lost := held.epochs(known):
             self._jobs.drop_jobs(lost, "the store leased them again")
             self._outlet.drop(lost)
         accepted = [lease for lease in leases if lease.job.job_id not in returned]
         if not accepted:
             return
-        early = held.took(accepted)
-        self._intake.given(accepted)
+        if self.lifecycle.phase is not Phase.SERVING:  # a drain ended while others were released
+            await line.release([lease.job.job_id for lease in accepted])
+            return
+        early = held.took(accepted, line.shard)
+        self.division.given(line.shard, accepted)
         self._jobs.idle.clear()
         self._last_turn_s = asyncio.get_running_loop().time()  # the engine was idle since its last turn
         for observer in self._observers:
             observer.took(accepted)
-        self._outlet.took(accepted)
+        self._outlet.took(accepted, line.shard)
+        if all(lease.started for lease in accepted):
+            self._jobs.ask_capacity(accepted[0])
         self._cancel(early)
 
-    async def _control(self) -> None:
+    async def _control(self, line: ShardLine) -> None:
         while True:
-            read = partial(self._queue.read_news, self._worker_id, self._last_id, self._block_ms)
-            news = await self._link.persist("control", read)
-            self._last_id = news.last_id
-            await self._accept(news.leases)
+            news = await line.news(self._block_ms)
+            await self._accept(line, news.leases)
             for message in news.controls:
                 if isinstance(message, Drain):
                     self.lifecycle.drain()
@@ -200,45 +209,37 @@ class WorkerServer:
                 elif self._jobs.leases.received(message):
                     self._cancel([message])
             if news.calls:
-                self._intake.called(news.calls)
+                self.division.called(line.shard, news.calls)
 
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
         self._outlet.put(report.publications)
-        self._intake.turned(report, self._engine.commands_sent)
+        self.division.turned(report, self._engine.commands_sent)
         if report.jobs == 0 and report.applied >= self._engine.commands_sent:
             self._jobs.idle.set()
         for observer in self._observers:
             observer.turned(report)
+
+    def _wake(self) -> None:
+        for line in self._lines:
+            self.division.woken(line.shard)
 
     def _cancel(self, messages: Iterable[Cancel]) -> None:
         for message in messages:
             if self._outlet.cancel(message.job_id):
                 self._jobs.cancel_job(message.job_id)
 
-    async def _report(self, items: Sequence[Progress], serial: str) -> set[str]:
-        """Report, and ask for jobs if some may come. A repeat asks for the same, so that leases whose reply was lost
-        are returned again; `renew` returns those that never arrive here."""
-        async with self._reporting:
-            if self._asking[0] != serial:
-                self._asking = serial, self._intake.ask()
-            asked = self._asking[1]
-            if asked is None:
-                return await self._queue.report(self._worker_id, items, serial=serial)
-            turn = await self._queue.turn(
-                self._worker_id, asked.capacity, items, called=asked.called, last_id=self._last_id, serial=serial
-            )
-        await self._accept(turn.leases)
-        return turn.refused
-
-    async def _keep_leases(self) -> None:
-        while True:
-            if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
+    async def _keep_leases(self, line: ShardLine) -> None:
+        period_s = self._lease_s / HEARTBEATS_PER_LEASE
+        if self.division.are_several:
+            period_s = min(period_s, NEWS_S)
+        while self.lifecycle.phase is not Phase.FAILED:
+            if not await line.renew(self._jobs.leases.ids):
                 log.warning("the lease has expired: dropping all %d jobs", len(self._jobs.leases))
                 await self._hand_back()
-            self._intake.woken()  # in case a call was lost with the store
+            self.division.woken(line.shard)  # in case a call was lost with the store
             self._check_engine()
-            await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
+            await asyncio.sleep(period_s)
 
     async def _beat(self) -> None:
         # On a Cluster the registry may be on another node than the queue: its outage must not cost the leases.
@@ -257,21 +258,15 @@ class WorkerServer:
             self._link.returned.clear()
             await within(ANNOUNCE_S, self._link.returned.wait())
 
-    async def _renew(self, serial: str) -> bool:
-        return await self._queue.renew(self._worker_id, holding=self._jobs.leases.ids(), serial=serial)
-
     async def _hand_back(self) -> None:
         """Report what was computed and release every job; the store ignores jobs that this worker no longer owns."""
         waiting = self._outlet.waiting()
         self._outlet.give_back(waiting)  # before the engine answers, so that no gateway's answer starts one meanwhile
         job_ids = await self._engine.hand_back()
+        self._jobs.drop_restarted(job_ids)
         self._outlet.give_back(job_ids)
         await self._outlet.flushed()
         self._jobs.notify_lost([*waiting, *job_ids])
-
-    async def _release(self, job_ids: Sequence[str]) -> None:
-        await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
-        self._intake.woken()  # the queue has no room of a worker that returned jobs
 
     def _failed(self, error: Exception) -> None:
         log.error("the engine failed: %s", describe_error(error))
@@ -284,8 +279,11 @@ class WorkerServer:
 
     async def _leave(self) -> None:
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
-        await within(FLUSH_S, self._outlet.emptied())
-        if self.lifecycle.phase is Phase.LEFT:  # else the leases expire
+        if self.lifecycle.phase is Phase.FAILED:  # the leases of what runs expire
+            await within(FLUSH_S, self._outlet.ends_reported())
+        else:
+            await within(FLUSH_S, self._outlet.emptied())
+        if self.lifecycle.phase is Phase.LEFT:
             await within(LEAVE_S, self._outlet.hand_back_all())
         await self._outlet.aclose()
         await within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))

@@ -145,7 +145,6 @@ class BodyHold:
                 self.refusal = None  # breaks the cycle through its traceback's frame
 
     def release(self) -> None:
-        """Release the whole share. Further bytes of the body are refused."""
         self._is_over = True
         if self.held_bytes:
             self._budget.give_back(self._tenant, self.held_bytes)

@@ -100,10 +100,9 @@ class Listener:
 
     async def _repeat(self) -> None:
         recording, position, is_last = self.run.recording, 0, False
-        recording.after(position)  # raises Lost before the response starts
-        await self._start(recording.headers, recording.status)
         while not is_last:
             chunk, position, is_last = recording.after(position), recording.count, recording.is_whole
+            await self._start(recording.headers, recording.status)  # after the first chunk was found to be kept
             if chunk or is_last:
                 sent = chunk if self.tells_progress else sse.without_comments(chunk)
                 await self._write(sent, is_last=is_last)

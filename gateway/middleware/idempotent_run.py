@@ -52,7 +52,7 @@ class Recording:
     """The ASGI messages of one response. Writing never blocks: a listener that falls too far behind is dropped."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` of the body are kept; above it the oldest are dropped."""
+        """`max_bytes` of the body are kept. Above it the oldest are dropped, once waiting listeners have read them."""
         self._max_bytes = max_bytes
         self._chunks: deque[bytes] = deque()
         self._forgotten = 0
@@ -72,7 +72,8 @@ class Recording:
 
     @property
     def body(self) -> bytes | None:
-        return None if self._forgotten or not self.is_whole else b"".join(self._chunks)
+        is_kept = self.is_whole and not self._forgotten and self._kept_bytes <= self._max_bytes
+        return b"".join(self._chunks) if is_kept else None
 
     async def receive(self) -> Message:
         return {"type": "http.disconnect"}  # the body was read
@@ -91,11 +92,10 @@ class Recording:
         if chunk:
             self._chunks.append(chunk)
             self._kept_bytes += len(chunk)
-        while self._kept_bytes > self._max_bytes:
-            self._kept_bytes -= len(self._chunks.popleft())
-            self._forgotten += 1
         self.is_whole = is_last
         self._notify()
+        if self._kept_bytes > self._max_bytes:  # listeners that kept up read it first: they were woken before
+            asyncio.get_running_loop().call_soon(self._trim)
 
     def end(self, error: Exception | None = None) -> None:
         """End the recording; only the first call counts.
@@ -123,6 +123,11 @@ class Recording:
         except TimeoutError:
             return False
         return True
+
+    def _trim(self) -> None:
+        while self._kept_bytes > self._max_bytes:
+            self._kept_bytes -= len(self._chunks.popleft())
+            self._forgotten += 1
 
     def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()

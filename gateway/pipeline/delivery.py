@@ -5,6 +5,7 @@ Each queue has a line: a task that reads this gateway's events on its own connec
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,7 +62,8 @@ class Dispatcher:
     """Delivers events to this gateway's jobs, over one line per queue.
 
     `kept_s` is how long a job's record outlives its settlement. A store that crashes may lose its last writes,
-    including a settlement; the reaper then charges by the record. `is_elected`: whether this gateway reclaims
+    including a settlement; the reaper then charges by the record. When a line closes, its records are left to expire
+    after as long. `is_elected`: whether this gateway reclaims
     jobs for all."""
 
     gateway_id: str
@@ -169,6 +171,9 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        until_ms = round((time.time() + self.kept_s) * 1e3)
+        with suppress(*STORE_ERRORS):  # else the records expire later
+            await line.link.calls.keep({job_id: self._wanted.pop(job_id, until_ms) for job_id in line.ended})
         await line.link.close()
 
     async def _read(self, line: _Line) -> None:
@@ -214,13 +219,15 @@ class Dispatcher:
         ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
         for chunk in chunks(ended):
             wanted = {job_id: self._wanted[job_id] for job_id in chunk if job_id in self._wanted}
-            if wanted:
-                await queue.keep(wanted)
+            unended = await queue.keep(wanted) if wanted else set()
             if len(wanted) < len(chunk):
-                await queue.forget([job_id for job_id in chunk if job_id not in wanted])
+                unended |= await queue.forget([job_id for job_id in chunk if job_id not in wanted])
             for job_id in chunk:  # not sent again if a later chunk fails
                 line.ended.pop(job_id, None)
-                self._wanted.pop(job_id, None)
+                if job_id in unended:  # its worker has yet to report the end
+                    line.note_end(job_id)
+                else:
+                    self._wanted.pop(job_id, None)
 
 
 def _stop(job: LiveJob) -> None:

@@ -21,6 +21,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, ModelCard
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.shards import queue_of, shard_for, shard_names
 from fairlane.scheduler.queue.types import QueueError, QueuePresence
 from fairlane.store.errors import STORE_ERRORS, StoreFailures
 from fairlane.store.retry import every
@@ -64,7 +65,7 @@ class Orphans:
         for name, sha256 in unlisted.items():  # after a failover, or with workers of an older release
             with failures:
                 await self.registry.note_queue(name, sha256)
-        own = {job.queue for job in self.dispatcher.jobs.values()}
+        own = {queue_of(job.queue) for job in self.dispatcher.jobs.values()}
         self._empty = {name: until_s for name, until_s in self._empty.items() if name in orphans}
         for name, sha256 in sorted(orphans.items()):
             is_ours = self.is_elected() or name in own
@@ -74,19 +75,23 @@ class Orphans:
         failures.raise_last()
 
     async def _tend(self, name: str, sha256: str) -> None:
+        presences = {await self._tend_shard(shard, sha256) for shard in shard_names(name)}
+        if presences == {QueuePresence.REMOVED}:
+            await self.registry.drop_queue(name)
+        elif presences <= {QueuePresence.REMOVED, QueuePresence.EMPTY}:
+            self._empty[name] = self.clock() + EMPTY_FOR_S
+
+    async def _tend_shard(self, name: str, sha256: str) -> QueuePresence:
         queue = self.calls(name)
         await queue.reclaim()
-        match await queue.orphan(self.grace_ms):
-            case QueuePresence.REMOVED:
-                await self.registry.drop_queue(name)
-            case QueuePresence.EMPTY:
-                self._empty[name] = self.clock() + EMPTY_FOR_S
-            case QueuePresence.ORPHANED:
-                jobs = [job for job in self.dispatcher.jobs.values() if job.queue == name]
-                card = await self.registry.card(sha256) if jobs else None
-                moved = sum([await self._help(job, queue, card) for job in jobs])
-                if moved:
-                    log.info("moved %d requests from %s, which has no workers, to a newer card", moved, name)
+        presence = await queue.orphan(self.grace_ms)
+        if presence is QueuePresence.ORPHANED:
+            jobs = [job for job in self.dispatcher.jobs.values() if job.queue == name]
+            card = await self.registry.card(sha256) if jobs else None
+            moved = sum([await self._help(job, queue, card) for job in jobs])
+            if moved:
+                log.info("moved %d requests from %s, which has no workers, to a newer card", moved, name)
+        return presence
 
     async def _help(self, job: LiveJob, queue: RedisQueue, card: ModelCard | None) -> bool:
         message = job.message
@@ -97,7 +102,12 @@ class Orphans:
                 job.fail(unavailable())
             return False
         target = self.fleet_cache.models.get(job.request.ask.model)
-        if card is None or target is None or target.queue == job.queue or not _could_go(message, card, target):
+        if (
+            card is None
+            or target is None
+            or target.queue == queue_of(job.queue)
+            or not _could_go(message, card, target)
+        ):
             if message.lane is LaneName.LATENCY:
                 job.fail(unavailable())
             return False
@@ -105,17 +115,18 @@ class Orphans:
         return is_out and not job.settled and await self._move(job, message, target)
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
+        new = shard_for(target.queue, job.request.ask.root)
         old, open_requests, request = job.queue, self.dispatcher.open_requests, _asked(message, _waited_ms(job))
         requests, now_ms = open_requests.at(target.queue), open_requests.now_ms
         answer = assess(request, workers=target.workers, open_requests=requests, now_ms=now_ms)
         guaranteed = message.guaranteed and isinstance(answer, Admitted) and answer.guaranteed
-        if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):
+        if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), new):
             if not await self._put(job, message, old):
                 job.fail(unavailable())
             return False
         open_requests.at(old).withdraw(job.id, open_requests.now_ms)
         if job.settled:  # meanwhile, and its cancellation may have come before `put`
-            await self.dispatcher.queue(target.queue).cancel(job.id)
+            await self.dispatcher.queue(new).cancel(job.id)
         else:
             requests.enter(job.id, request, guaranteed=guaranteed, now_ms=open_requests.now_ms)
         return True

@@ -5,7 +5,6 @@
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from functools import partial
 
 from fairlane.quotas.escrow.pool import EXCHANGE_EVERY_S, Flight, Pair, Pool, Rate
 from fairlane.quotas.escrow.transfers import EscrowStore
+from fairlane.quotas.store import Ask, Reservation
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import until_answered
@@ -29,8 +29,9 @@ COUNT_EVERY_S = 2.0
 
 @dataclass(eq=False, slots=True)
 class Served:
-    """A pair and its pool, if it has one."""
+    """A pair, its rate, and its pool, if it has one."""
 
+    pair: Pair
     rate: Rate = field(default_factory=Rate)
     pool: Pool | None = None
     # Serialises the exchanges of the pool.
@@ -41,7 +42,7 @@ class Served:
 
 
 async def pause(until: asyncio.Event, most_s: float) -> None:
-    """Wait for an event, or for some time."""
+    """Wait for an event, for up to `most_s`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(most_s):
             await until.wait()
@@ -57,17 +58,21 @@ class Pools:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[asyncio.Event, float], Awaitable[None]] = pause,
     ) -> None:
-        self._store = store
+        """`count_gateways` records that this gateway has pools, and returns how many gateways have. `clock` and `pause`
+        are replaced together, by tests in virtual time."""
+        self.store = store
+        self.clock = clock
         self._count_gateways = count_gateways
-        self._clock, self._pause = clock, pause
+        self._pause = pause
         self._gateways, self._counted_s = 1, float("-inf")
-        self._served: OrderedDict[Pair, Served] = OrderedDict()
-        # Those with a pool, by root.
+        # Oldest first. Above MOST_PAIRS the oldest pair without a pool is removed.
+        self._served: dict[Pair, Served] = {}
+        # Pairs with a pool, by root.
         self._pooling: dict[str, dict[Pair, Served]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Requests of a lost pool that are being recorded again.
         self.booking: dict[str, asyncio.Task[None]] = {}
-        # How many pools are over.
+        # Number of pools that have ended.
         self.ended = 0
         self._is_closing = False
 
@@ -83,24 +88,36 @@ class Pools:
     def has_any(self, root: str) -> bool:
         return root in self._pooling
 
-    def get(self, pair: Pair) -> Served | None:
-        return self._served.get(pair)
+    def next_name(self, pair: Pair) -> str | None:
+        """Return a name for a request that may be made within a pool; None if the pair has no rights."""
+        if pair.root not in self._pooling:
+            return None
+        served = self._pooling[pair.root].get(pair)
+        if served is None or served.pool is None:
+            return None
+        name = served.pool.next_name(self.clock())
+        if served.pool.needs_exchange:
+            served.early.set()
+        return name
 
-    def of(self, pair: Pair) -> Served:
-        served = self._served.get(pair)
-        if served is None:
-            served = self._served[pair] = Served()
-            if len(self._served) > MOST_PAIRS:
-                del self._served[next(old for old, other in self._served.items() if other.pool is None)]
-        self._served.move_to_end(pair)
+    def of(self, ask: Ask) -> Served:
+        pair = Pair(ask.root, ask.account, ask.key_id, ask.model, ask.lane)
+        if pair in self._served:
+            return self._served[pair]
+        served = self._served[pair] = Served(pair)
+        if len(self._served) > MOST_PAIRS:
+            del self._served[next(old for old, other in self._served.items() if other.pool is None)]
         return served
 
-    def open_if_hot(self, pair: Pair, served: Served) -> None:
-        now_s = self._clock()
-        if served.pool is not None or self._is_closing or now_s < served.shunned_until_s:
+    def reserved(self, served: Served, ask: Ask, reservation: Reservation) -> None:
+        """Count a request that the store admitted, and give its pair a pool if that is hot."""
+        rate, now_s = served.rate, self.clock()
+        rate.add(now_s, 1, ask.prompts[0], reservation.granted_tokens * ask.n)
+        if served.pool is not None or not rate.is_hot(now_s) or self._is_closing or now_s < served.shunned_until_s:
             return
-        if served.rate.is_hot(now_s):
-            served.pool = Pool(pair, served.rate)
+        pair = served.pair
+        if self._served.get(pair) is served:  # else it was removed, and a later entry of the pair may get the pool
+            served.pool = Pool(pair, rate)
             self._pooling.setdefault(pair.root, {})[pair] = served
             self._start(self._serve(served, served.pool))
 
@@ -109,10 +126,10 @@ class Pools:
             await self._return(served)
 
     async def yield_rights(self, root: str) -> None:
-        """Report, and take no rights of the root for a while: it has none to spare."""
+        """Return the root's rights, and request none for a while, because its limits have none to spare."""
         for served in list(self._pooling.get(root, {}).values()):
             await self._return(served)
-            served.shunned_until_s = self._clock() + SHUNNED_S
+            served.shunned_until_s = self.clock() + SHUNNED_S
 
     async def aclose(self, timeout_s: float) -> None:
         """Report everything, for up to `timeout_s`. What remains is settled by a reaper, as after a crash."""
@@ -134,9 +151,9 @@ class Pools:
             if pool is None:
                 return
             await self._count()
-            order = pool.order(self._clock(), self._gateways, closes=closes)
+            order = pool.order(self.clock(), self._gateways, closes=closes)
             try:
-                answer = await self._store.transfer(order)
+                answer = await self.store.transfer(order)
             except StoreAway:
                 pool.not_sent()
                 raise
@@ -144,7 +161,7 @@ class Pools:
             if pool.is_over:
                 self._end(served, pool, is_lost=answer.rights is None)
                 if order.wanted.requests:
-                    served.shunned_until_s = self._clock() + SHUNNED_S
+                    served.shunned_until_s = self.clock() + SHUNNED_S
 
     async def _serve(self, served: Served, pool: Pool) -> None:
         while served.pool is pool:
@@ -185,13 +202,13 @@ class Pools:
         del self.booking[name]
 
     async def _count(self) -> None:
-        if self._clock() - self._counted_s >= COUNT_EVERY_S:
+        if self.clock() - self._counted_s >= COUNT_EVERY_S:
             with suppress(*STORE_ERRORS):
-                self._counted_s, self._gateways = self._clock(), max(1, await self._count_gateways())
+                self._counted_s, self._gateways = self.clock(), max(1, await self._count_gateways())
 
     async def _report_one(self, flight: Flight) -> None:
         ask, charge = flight.ask, flight.charge
         if charge is None or not charge.is_refund:
-            await until_answered(lambda: self._store.book(ask))
+            await until_answered(lambda: self.store.book(ask))
         if charge is not None:
-            await until_answered(lambda: self._store.settle(ask.root, ask.reservation_id, charge))
+            await until_answered(lambda: self.store.settle(ask.root, ask.reservation_id, charge))

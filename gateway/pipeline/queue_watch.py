@@ -3,12 +3,15 @@
 The elected gateway publishes every queue's depths in one place. For one round, requests to a queue that was idle at
 this gateway may use reports that are up to (idle queues / IDLE_PER_ROUND) rounds old."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlane.gateway.fleet import Depths, together
 from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import AllDepths, RedisRegistry
+from fairlane.scheduler.queue.shards import shard_names
 
 IDLE_PER_ROUND = 4
 
@@ -30,12 +33,16 @@ class QueueWatch:
         """Run one round over these queues: read their depths and exchange reports with the other gateways."""
         is_elected = self.is_elected()
         shown = {} if is_elected else await self.board.depths()
-        found = {name: shown[name] if name in shown else await self.queue(name).depths() for name in names}
+        found = {name: shown[name] if name in shown else await self._depths(name) for name in names}
         if is_elected:
             await self.board.show_depths(found)
         for name in self._due(sorted(names)):
             await self._exchange(name)
         return found
+
+    async def _depths(self, name: str) -> Depths:
+        found = [await self.queue(shard).depths() for shard in shard_names(name)]
+        return together(found) if len(found) > 1 else found[0]
 
     def _due(self, names: list[str]) -> list[str]:
         now_ms = self.open_requests.now_ms
@@ -49,9 +56,20 @@ class QueueWatch:
         requests, now_ms = self.open_requests.at(name), self.open_requests.now_ms
         needs_report = requests.needs_report(now_ms)
         report = requests.report(now_ms) if needs_report else b""
-        exchange = await self.queue(name).exchange_reports(self.gateway_id, report, requests.refused_us())
-        requests.receive_reports(exchange.reports, exchange.asked, now_ms)
+        refused_us = requests.refused_us()
+        exchange = await self.queue(name).exchange_reports(self.gateway_id, report, refused_us)
+        # The first shard keeps the reports. Refused work would have taken a part of each shard's time.
+        others = [
+            await self.queue(shard).exchange_reports(self.gateway_id, b"", refused_us)
+            for shard in shard_names(name)[1:]
+        ]
+        asked = _mean([exchange.asked, *(other.asked for other in others)]) if others else exchange.asked
+        requests.receive_reports(exchange.reports, asked, now_ms)
         if needs_report:
             self._reported.add(name)
         else:
             self._reported.discard(name)
+
+
+def _mean(asked: Sequence[Mapping[LaneName, float]]) -> Mapping[LaneName, float]:
+    return {lane: sum(each[lane] for each in asked) / len(asked) for lane in asked[0]}

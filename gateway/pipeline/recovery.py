@@ -15,6 +15,7 @@ from fairlane.gateway.pipeline.settlement import recorded
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest, job_ids, total
 from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from fairlane.quotas.tenants import Tenant, TenantStore
+from fairlane.scheduler.queue.shards import shard_for
 from fairlane.scheduler.queue.types import JobState
 from fairlane.store.errors import STORE_ERRORS, StoreFailures
 from fairlane.store.retry import every
@@ -126,7 +127,8 @@ class Reaper:
     async def _reap_one(self, lapsed: Lapsed) -> None:
         found = []
         for job_id in job_ids(lapsed.reservation_id, lapsed.prompts):
-            for name in sorted(self.fleet_cache.queues_of(lapsed.model)):
+            for queue in sorted(self.fleet_cache.queues_of(lapsed.model)):
+                name = shard_for(queue, lapsed.root)
                 record = await self.dispatcher.queue(name).cancel(job_id)
                 if record is not None:  # else its gateway died before it enqueued the job
                     found.append((name, job_id, record))

@@ -21,6 +21,7 @@ from fairlane.quotas.store import Once, QuotaStore, Resumption
 from fairlane.scheduler.planner.sequence import finish_reason
 from fairlane.scheduler.protocol.messages import Finished, FinishReason, Job, Outcome, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.shards import shard_for
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Earlier:
     async def _heads_of(
         self, run: str, root: str, once: Once, plan: Plan, messages: Sequence[Job], until_s: float
     ) -> list[Heads]:
-        ids, name = job_ids(run, len(messages)), plan.model.queue
+        ids, name = job_ids(run, len(messages)), shard_for(plan.model.queue, root)
         queue = self.dispatcher.queue(name)
         records = [await _ended(queue, job_id, until_s) for job_id in ids]
         known = [record for record in records if record is not None]

@@ -25,6 +25,7 @@ from fairlane.scheduler.links.frames import (
     ToWorker,
 )
 from fairlane.scheduler.protocol.messages import Event, Finished, TokenDelta
+from fairlane.scheduler.queue.shards import queue_of
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,6 @@ class JobStreams:
         self.lost_links = 0
 
     def received(self, link: Link, messages: Sequence[ToGateway]) -> None:
-        """Deliver one frame's events, and answer with one frame."""
         streams = self._streams.setdefault(link, {})
         answers: list[ToWorker] = []
         reached: dict[LiveRequest, None] = {}
@@ -84,7 +84,9 @@ class JobStreams:
 
     def _open(self, link: Link, streams: dict[int, JobStream], message: Open) -> ToWorker:
         job = self._dispatcher.jobs.get(message.job_id)
-        if job is None or job.finished is not None or job.message is None or job.queue != link.queue:
+        if job is None or job.finished is not None or job.message is None:
+            return Refused(message.stream)
+        if job.queue != link.queue and queue_of(job.queue) != link.queue:
             return Refused(message.stream)
         if message.epoch < job.fence:
             return Refused(message.stream, superseded=True)
@@ -146,4 +148,7 @@ def _events(stream: JobStream, message: Tokens | Events) -> Sequence[Event]:
 
 def _exceeds_grant(job: LiveJob, events: Sequence[Event]) -> bool:
     most = job.granted_until
-    return any(isinstance(event, TokenDelta) and event.first_index + len(event.token_ids) > most for event in events)
+    for event in events:  # noqa: SIM110 - asked for every token: a generator costs more
+        if isinstance(event, TokenDelta) and event.first_index + len(event.token_ids) > most:
+            return True
+    return False

@@ -28,6 +28,7 @@ from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
+from fairlane.scheduler.queue.shards import shard_for
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
@@ -117,8 +118,9 @@ class Submitter:
             prices=prices,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
+        shard = shard_for(plan.model.queue, ask.root)
         request.jobs = [
-            LiveJob(job_id, request, each.prompt_tokens, plan.model.queue, first_choice=number * ask.n)
+            LiveJob(job_id, request, each.prompt_tokens, shard, first_choice=number * ask.n)
             for number, (job_id, each) in enumerate(zip(plan.ids, asked, strict=True))
         ]
         return request

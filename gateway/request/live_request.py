@@ -241,7 +241,6 @@ class LiveJob:
 
     @property
     def granted_until(self) -> int:
-        """Output tokens of each choice that its worker may produce."""
         return self.granted if self.message is None else min(self.granted, self.message.max_tokens)
 
     @property

@@ -8,6 +8,7 @@ from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
 from fairlane.gateway.pipeline.escrow import EscrowedQuotas
 from fairlane.gateway.pipeline.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
+from fairlane.gateway.pipeline.pools import Pools
 from fairlane.gateway.pipeline.prices import KnownPrices
 from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
@@ -53,12 +54,13 @@ class Accounts:
             slicing=slicing,
         )
         presence = GatewayPresence(patient, setup.gateway_id)
-        self.escrow = EscrowedQuotas(quotas, presence.count)
+        self.pools = Pools(quotas, presence.count)
+        escrowed = EscrowedQuotas(self.pools)
         # Admits requests during an outage of the budgets' store, if the settings allow it.
         self.guard: GuardedQuotas | None = None
         if not modes.are_closed:
-            self.guard = GuardedQuotas(self.escrow, presence, self.tenants.get, self.keys.get, modes)
-        self.quotas: QuotaStore = self.guard or self.escrow
+            self.guard = GuardedQuotas(escrowed, presence, self.tenants.get, self.keys.get, modes)
+        self.quotas: QuotaStore = self.guard or escrowed
         self._tokens = Tokens(section.issuers) if section.issuers else None
         keys, delegations = KeyStore(stores.budgets.short), DelegatedKeys(stores.budgets.short)
         remembered = RememberedKeys(keys, delegations)
@@ -90,6 +92,6 @@ class Accounts:
             ):
                 yield
         finally:
-            await self.escrow.aclose(SETTLE_GRACE_S)
+            await self.pools.aclose(SETTLE_GRACE_S)
             if self.guard is not None:
                 await self.guard.aclose(SETTLE_GRACE_S)

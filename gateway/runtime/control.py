@@ -42,7 +42,7 @@ class Control:
                 records=insight.record_store,
                 fleet_metrics=insight.fleet_metrics,
                 workers=fleet.registry,
-                queues=lambda: map(fleet.queue, sorted(fleet.cache.queues)),
+                queues=lambda: map(fleet.queue, sorted(fleet.cache.shards)),
             ),
             is_store_embedded=settings.is_store_embedded,
         )

@@ -18,16 +18,21 @@ from fairlane.gateway.pipeline.queue_watch import QueueWatch
 from fairlane.gateway.pipeline.streams import JobStreams
 from fairlane.gateway.runtime.setup import Setup, background
 from fairlane.gateway.runtime.stores import Stores
+from fairlane.quotas.scripts import library as budget_library
 from fairlane.scheduler.links import unix_sockets
 from fairlane.scheduler.links.listener import LinkListener
 from fairlane.scheduler.links.tls import keep_fresh, listener_tls
+from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
+from fairlane.scheduler.queue.keys import library
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import every
 
 # A job's record outlives the job until a lapsed reservation is certain to be found: one lease for an outage of the
 # store, one for the reservation's own lease, and some time for the reaper to run.
 KEPT_LEASES, KEPT_MORE_S = 2.0, 5.0
+DROP_FUNCTIONS_EVERY_S = 3_600.0
 
 
 class Fleet:
@@ -61,7 +66,7 @@ class Fleet:
         self._tls = listener_tls(settings.link_tls)
         self._tls_settings = settings.link_tls
         read = partial(TextModel, raw_prompts=section.completions_special_tokens)
-        self.cache = FleetCache(self.registry, watch.look, read=read)
+        self.cache = FleetCache(self.registry, watch.look, settings.lease_s, read=read)
         self.stored = StoredFleet(self.registry, self.cache, self.queue)
         telemetry.fleet.lanes = setup.lanes
         telemetry.fleet.models = lambda: self.cache.models.values()
@@ -84,7 +89,19 @@ class Fleet:
 
     def _changed(self) -> None:
         self.looked.set()
-        self.dispatcher.keep_lines(self.cache.queues)
+        self.dispatcher.keep_lines(self.cache.shards)
+
+    async def _drop_old_functions(self) -> None:
+        queues, budgets = library(self._lanes, self._lease_ms, QUEUE_WINDOW), budget_library()
+
+        async def drop() -> None:
+            if self.elections.for_queues():
+                await queues.drop_others(self._stores.main.patient)
+            if self.elections.for_budgets():
+                await budgets.drop_others(self._stores.budgets.patient)
+
+        await asyncio.sleep(DROP_FUNCTIONS_EVERY_S)  # not at each of the starts of a rolling upgrade
+        await every(DROP_FUNCTIONS_EVERY_S, "dropping old functions", drop)
 
     async def _listen(self) -> str:
         host, port = self._link_host, self._link_port
@@ -109,6 +126,7 @@ class Fleet:
                 fleet_cache=self.cache.run(self._changed),
                 elections=self.elections.run(),
                 link_tls=keep_fresh(self._tls, self._tls_settings),
+                old_functions=self._drop_old_functions(),
             ):
                 yield
         finally:

@@ -59,7 +59,9 @@ class Requests:
             self.body_room,
             self._grammars,
             insight.trace,
-            next_name=accounts.escrow.next_name,
+            unknown_fields=section.unknown_fields,
+            cuts_output=section.max_tokens_beyond_context == "cut",
+            next_name=accounts.pools.next_name,
         )
         self.settlements = Settlements(quotas, dispatcher, telemetry, confirm_s=confirm_s)
         self.submitter = Submitter(

@@ -55,10 +55,6 @@ class Pair(msgspec.Struct, frozen=True):
     model: str
     lane: str
 
-    @classmethod
-    def of(cls, ask: Ask) -> "Pair":
-        return cls(ask.root, ask.account, ask.key_id, ask.model, ask.lane)
-
 
 def is_poolable(ask: Ask) -> bool:
     """Return whether a request may use a pool: one prompt, interactive, without an idempotency key."""
@@ -67,31 +63,43 @@ def is_poolable(ask: Ask) -> bool:
 
 @dataclass(slots=True)
 class Rate:
-    """What a pair's requests held at first, over the last WINDOW_S."""
+    """Sums of what a pair's requests reserved at first, over the last WINDOW_S. Every request calls `add`."""
 
-    _buckets: deque[tuple[int, Totals]] = field(default_factory=deque)
+    # Number, requests, input tokens and output tokens of each bucket, oldest first.
+    _buckets: deque[tuple[int, int, int, int]] = field(default_factory=deque)
+    # Sums of the buckets. They include expired ones, until `total` drops these.
+    requests: int = 0
+    _input: int = 0
+    _output: int = 0
     last_s: float = -math.inf
 
     def add(self, now_s: float, requests: int, input_tokens: int, output_tokens: int) -> None:
-        number = int(now_s / BUCKET_S)
-        if not self._buckets or self._buckets[-1][0] != number:
-            self._buckets.append((number, Totals()))
-        self._buckets[-1][1].add(Totals(requests, input_tokens, output_tokens))
+        self.requests += requests
+        self._input += input_tokens
+        self._output += output_tokens
         if requests:
             self.last_s = now_s
+        number, buckets = int(now_s / BUCKET_S), self._buckets
+        if buckets and buckets[-1][0] == number:
+            _, requests_before, input_before, output_before = buckets.pop()
+            requests += requests_before
+            input_tokens += input_before
+            output_tokens += output_before
+        buckets.append((number, requests, input_tokens, output_tokens))
 
     def total(self, now_s: float) -> Totals:
         oldest = int((now_s - WINDOW_S) / BUCKET_S)
         while self._buckets and self._buckets[0][0] < oldest:
-            self._buckets.popleft()
-        total = Totals()
-        for _, part in self._buckets:
-            total.add(part)
-        return total
+            _, requests, input_tokens, output_tokens = self._buckets.popleft()
+            self.requests -= requests
+            self._input -= input_tokens
+            self._output -= output_tokens
+        return Totals(self.requests, self._input, self._output)
 
     def is_hot(self, now_s: float) -> bool:
-        is_fast = self.total(now_s).requests >= HOT * WINDOW_S
-        return is_fast and self._buckets[0][0] <= int((now_s - SUSTAINED_S) / BUCKET_S)
+        if self.requests < HOT * WINDOW_S or self.total(now_s).requests < HOT * WINDOW_S:
+            return False
+        return self._buckets[0][0] <= int((now_s - SUSTAINED_S) / BUCKET_S)
 
     def wanted(self, now_s: float) -> Rights:
         total = self.total(now_s)
@@ -225,7 +233,6 @@ class Pool:
         self._held.output += added
 
     def settle(self, name: str, charge: Charge) -> Settled:
-        """End a request; the store is told at the next exchange."""
         flight = self._flights[name]
         if flight.charge is not None:
             return Settled(first=False)

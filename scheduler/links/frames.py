@@ -116,7 +116,6 @@ class Codec:
         self._buffer = bytearray()
 
     def expect(self, incoming: object, max_frame_bytes: int) -> None:
-        """Read frames of another type from now on."""
         self._decoder: msgspec.msgpack.Decoder[list[object]] = msgspec.msgpack.Decoder(list[incoming])  # type: ignore[valid-type]
         self._max_frame_bytes = max_frame_bytes
 

@@ -8,6 +8,7 @@ are weighted tokens. Under `fl:{queue}:`
 | `job:<job>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/lib/base.lua |
 | `ids:<job>:<choice>` | string | output token ids, 4 bytes each, little-endian, if the job keeps its output |
 | `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by due time |
+| `rivals` | hash | with several shards: lane → virtual time of the others, and until when jobs wait there |
 | `heads:<lane>` | hash | tenant → its first job that never ran, with its sort fields (lua/lib/jobs.lua) |
 | `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
 | `queued_tokens` | hash | lane → prompt tokens of the waiting jobs |
@@ -30,13 +31,13 @@ are weighted tokens. Under `fl:{queue}:`
 | `past_gateways` | sorted set | gateways whose lease has expired, by when; their events may remain for an hour |
 | `ended:<tenant>` | sorted set | its ended jobs that have a record, by when that expires |
 | `reported:<worker>` | hash | part of a report → its serial and refused jobs; expires after an hour |
-| `took:<worker>` | string | serial and jobs of its last `turn`, for a repeat of that call; expires after one lease |
+| `turned:<worker>` | string | serial and answer of its last `turn`, for a repeat of that call; expires after an hour |
 | `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |
 | `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: reclaim does nothing before; `served`: last renew |
 | `events:<gateway>` | stream | ends that the store decided: field `e` is one encoded Finished |
 | `control:<worker>` | stream | commands of gateways: `c`: an encoded Control, `w`: a job that it is called for |
-| `leases:<worker>` | stream | jobs that it was given at once: the fields of a lease, until it has read them |
+| `leases:<worker>` | stream | jobs that it was given at once: the fields of a lease, until it has read it or is late |
 | `homes:<generation>` | hash | digest of a prompt's prefix → the worker that took it last (prefix_affinity.py) |
 | `rooms` | hash | worker → capacity that it offered (lua/lib/rooms.lua), less the jobs that it was given since |
 | `room:<lane>` | sorted set | workers that could start a job in the lane, by KV tokens |
@@ -46,7 +47,7 @@ from pathlib import Path
 
 from fairlane.scheduler.planner import ordering
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.queue import prefix_affinity, promises, rooms
+from fairlane.scheduler.queue import prefix_affinity, promises, rooms, shards
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store import bounds
@@ -56,7 +57,7 @@ from fairlane.store.scripts import read_scripts
 # Maximum entries of a stream: a reader that is further behind counts as dead long before.
 STREAM_LENGTH = 16_384
 # What all functions share, in this order.
-_SHARED = ("base", "promises", "jobs", "reports", "prefix_affinity", "take_order", "rooms")
+_SHARED = ("base", "promises", "shards", "jobs", "reports", "prefix_affinity", "take_order", "rooms")
 # Functions that only read. All others but these two free memory or hold leases, so they run where memory is full.
 _READERS = ("record", "published", "position", "waiting", "depths")
 _GROWING = ("put", "exchange_reports")
@@ -65,7 +66,8 @@ _PARTS = read_scripts(Path(__file__).parent / "lua")
 _LUA_CONSTANTS = {
     queue_types: "APART_MS OLDEST_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS FLOOR_LIMIT"
     " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES TENANTS_PER_TAKE",
-    bounds: "PER_CALL",
+    bounds: "PER_CALL JOBS_PER_CALL",
+    shards: "FRESH_MS",
     prefix_affinity: "AFFINITY_DELAY_MS AFFINITY_GENERATION_MS AFFINITY_LOAD_RATIO AFFINITY_PEERS DIGEST_BYTES"
     " MAX_AFFINITIES",
     ordering: "BEHIND LEAD PLENTY SHORT_FIRST",

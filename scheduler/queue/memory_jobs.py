@@ -22,7 +22,6 @@ from fairlane.scheduler.queue.types import (
     in_rank_order,
     work_us,
 )
-from fairlane.store import bounds
 
 POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} times"
 
@@ -48,9 +47,9 @@ class JobBook:
     def held_by(self, worker_id: str) -> int:
         return len(self._held.get(worker_id, ()))
 
-    def late(self, now_ms: int) -> list[QueuedJob]:
+    def late(self, now_ms: int, most: int) -> list[QueuedJob]:
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
-        return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
+        return [self.entries[job_id] for _, job_id in self._expiry[: min(count, most)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: int) -> QueuedJob:
         """Record a new job; the caller queues or leases it.
@@ -78,7 +77,6 @@ class JobBook:
         return entry
 
     def lease(self, entry: QueuedJob, worker_id: str, now_ms: int) -> Lease:
-        """Lease a waiting job to a worker."""
         self._unseat(entry)
         return self.hold(entry, worker_id, now_ms)
 

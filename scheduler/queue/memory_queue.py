@@ -5,7 +5,7 @@ Invariants: a job is queued, leased to one worker, or ended; an end is final and
 an epoch is never reused. The tests add the other calls of the Redis queue (`tests/support/scheduler/model_queue.py`)
 and send both queues the same calls."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
@@ -105,11 +105,12 @@ class LaneQueue:
         entry = self._book.entries.get(job_id)
         return 0.0 if entry is None else entry.credit
 
-    def forget(self, job_ids: Iterable[str]) -> None:
-        for job_id in job_ids:
-            entry = self._book.entries.get(job_id)
-            if entry is not None and entry.state is JobState.ENDED:
-                del self._book.entries[job_id]
+    def forget(self, job_ids: Iterable[str]) -> set[str]:
+        known = {job_id for job_id in job_ids if job_id in self._book.entries}
+        ended = {job_id for job_id in known if self._book.entries[job_id].state is JobState.ENDED}
+        for job_id in ended:
+            del self._book.entries[job_id]
+        return known - ended
 
     def position(self, job_id: str) -> int | None:
         entry = self._book.entries.get(job_id)
@@ -152,21 +153,18 @@ class LaneQueue:
     # Calls of workers.
 
     def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
-        self._expire(now_ms)
-        return self._take(now_ms, worker_id, capacity)
+        most = bounds.JOBS_PER_CALL - self._expire(now_ms, bounds.JOBS_PER_CALL)
+        return self._pick(now_ms, worker_id, self._order(now_ms, worker_id, capacity), most)
 
-    def _take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
-        return self._pick(now_ms, worker_id, self._order(now_ms, worker_id, capacity))
-
-    def _order(self, now_ms: int, worker_id: str, capacity: Capacity) -> Order:
+    def _order(self, now_ms: int, worker_id: str, capacity: Capacity, unreached: Collection[str] = ()) -> Order:
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
-        return Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect)
+        return Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect, unreached=unreached)
 
-    def _pick(self, now_ms: int, worker_id: str, order: Order) -> list[Lease]:
+    def _pick(self, now_ms: int, worker_id: str, order: Order, most: int) -> list[Lease]:
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         leases: list[Lease] = []
-        while len(leases) < bounds.PER_CALL and (entry := order.pick()) is not None:
+        while len(leases) < most and (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
             self._affinity.record(now_ms, entry.prefixes, worker_id)
         return leases
@@ -193,8 +191,8 @@ class LaneQueue:
         lives = self._workers.get(worker_id, now_ms) > now_ms
         return lives and is_light(worker_id, self._book.held_by, self._workers)
 
-    def _expire(self, now_ms: int) -> int:
-        late = self._book.late(now_ms)
+    def _expire(self, now_ms: int, most: int) -> int:
+        late = self._book.late(now_ms, most)
         for entry in late:
             self._book.end(entry, Outcome.EXPIRED)
         return len(late)

@@ -29,6 +29,7 @@ from fairlane.scheduler.protocol.messages import (
 )
 from fairlane.scheduler.queue.keys import control_stream, library, prefix
 from fairlane.scheduler.queue.promises import WHOLE
+from fairlane.scheduler.queue.shards import LaneFloor, LaneHead, ShardNews, divided, shards_of
 from fairlane.scheduler.queue.types import (
     JobRecord,
     JobState,
@@ -69,7 +70,7 @@ _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
 class RedisQueue:
-    """One model's queue, for gateways and workers. `redis` must return bytes.
+    """One model's queue or one of its shards, for gateways and workers. `redis` must return bytes.
 
     Calls that the store cannot recognise as repeats by their content carry a serial. A client that resends a call
     resends its serial; a caller that repeats a call after an error passes the serial of its first attempt
@@ -91,6 +92,8 @@ class RedisQueue:
         self._redis = redis
         self._prefix = prefix(name)
         self.lanes = [lane.name for lane in in_rank_order(lanes)]
+        self.share_floors = [lane.share_floor for lane in in_rank_order(lanes)]
+        self._shards = shards_of(name)
         self._clock = clock
         self._library = library(lanes, lease_ms, window)
         # Time from the last `reclaim` until the next worker's lease expires; 0: none.
@@ -119,6 +122,8 @@ class RedisQueue:
         `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: output
         tokens of an earlier run of the same request, which its gateway has and from which it continues. `prefixes`: the
         result of `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
+        if self._shards > 1:
+            job = divided(job, self._shards)
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.job_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
@@ -146,39 +151,43 @@ class RedisQueue:
         answer = await self._call("published", job_id)
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
-    async def forget(self, job_ids: Iterable[str]) -> None:
+    async def forget(self, job_ids: Iterable[str]) -> set[str]:
+        """Drop the records of ended jobs. Return the jobs that have not ended."""
+        unended = set[str]()
         for chunk in chunks(job_ids):
-            await self._call("forget", *chunk)
+            unended |= _texts(await self._call("forget", *chunk))
+        return unended
 
-    async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
-        """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read.
+    async def erase(self, tenant: str, deleted_ms: int, *, streams_until_ms: int = 0) -> int:
+        """Drop the records of a deleted tenant's ended jobs, and all entries of streams up to a time: events that
+        gateways have read, and leases that workers have read or lost.
 
-        `events_until_ms` 0 drops no events. Return the number of records. The cost depends only on this tenant's
-        records and the number of gateways."""
+        `streams_until_ms` 0 drops no entries. Return the number of records. The cost depends only on this tenant's
+        records and the number of gateways and workers."""
         listed, kept, dropped = f"{self._prefix}ended:{tenant}", 0, 0
         while job_ids := await self._page(listed, kept):
             staying = int(await self._call("erase", tenant, deleted_ms, *job_ids))
             kept, dropped = kept + staying, dropped + len(job_ids) - staying
-        if events_until_ms:
-            for name in ("gateways", "past_gateways"):
-                await self._trim_events(f"{self._prefix}{name}", events_until_ms)
+        if streams_until_ms:
+            for owners, kind in (("gateways", "events"), ("past_gateways", "events"), ("workers", "leases")):
+                first = 0
+                while names := await self._page(f"{self._prefix}{owners}", first):
+                    await self._call("trim_streams", streams_until_ms, kind, *names)
+                    first += len(names)
         return dropped
-
-    async def _trim_events(self, gateways: str, until_ms: int) -> None:
-        first = 0
-        while names := await self._page(gateways, first):
-            await self._call("trim_events", until_ms, *names)
-            first += len(names)
 
     async def _page(self, name: str, first: int) -> list[str]:
         page: Any = await self._redis.zrange(name, first, first + bounds.PER_CALL - 1)
         return [member.decode() for member in page]
 
-    async def keep(self, until_ms: Mapping[str, int]) -> None:
-        """Shorten the lifetime of ended jobs' records to these times, epoch ms by the store's clock."""
+    async def keep(self, until_ms: Mapping[str, int]) -> set[str]:
+        """Shorten the lifetime of ended jobs' records to these times, epoch ms by the store's clock. Return the jobs
+        that have not ended."""
+        unended = set[str]()
         for chunk in chunks(until_ms.items()):
             pairs: Iterable[Arg] = chain.from_iterable(chunk)
-            await self._call("keep", *pairs)
+            unended |= _texts(await self._call("keep", *pairs))
+        return unended
 
     async def position(self, job_id: str) -> int | None:
         answer = await self._call("position", job_id)
@@ -214,7 +223,7 @@ class RedisQueue:
         """Find other workers for a gateway's jobs of which it has no stream. Return those to ask about again, after
         CALL_PATIENCE_MS."""
         watched = set[str]()
-        for chunk in chunks(job_ids):
+        for chunk in chunks(job_ids, bounds.JOBS_PER_CALL):
             watched |= _texts(await self._call("rouse", *chunk))
         return watched
 
@@ -248,21 +257,33 @@ class RedisQueue:
         items: Sequence[Progress] = (),
         *,
         called: Sequence[str] = (),
+        unreached: Sequence[str] = (),
         last_id: str = "",
         serial: str | None = None,
+        floors: Sequence[LaneFloor] = (),
+        elsewhere: Sequence[int] = (),
     ) -> Turn:
-        """Record the progress of a worker's jobs, and lease it the most urgent ones that can start, at most PER_CALL.
+        """Record the progress of a worker's jobs, and lease it the most urgent ones that can start.
 
-        `called`: jobs that it was called for, at most PER_CALL. `last_id`: what it has read of its streams (`News`). No
-        leases are returned until the worker knows, from `renew`, that it lost its jobs."""
-        own = serial or self.new_serial()
-        refused = await self.report(worker_id, items[bounds.PER_CALL :], serial=own, part=1)
-        report = list(chain.from_iterable(map(_progress, items[: bounds.PER_CALL])))
+        `called`: jobs that it was called for, at most JOBS_PER_CALL. `unreached`: gateways that it cannot reach; until
+        its next `turn` it gets none of their jobs. `last_id`: what it has read of its streams (`News`). One call
+        records and leases JOBS_PER_CALL jobs at most (`Turn.has_more`). No leases are returned until the worker knows,
+        from `renew`, that it lost its jobs.
+
+        One of several shards also learns from `floors` what the worker knows of the others, and from `elsewhere` how
+        many sequences of each lane could be moved from there. It offers no room until the worker has read its stream of
+        leases (`Turn.is_unread`), so that no room is given twice."""
+        own, most = serial or self.new_serial(), bounds.JOBS_PER_CALL
+        refused = await self.report(worker_id, items[most:], serial=own, part=1)
+        report = list(chain.from_iterable(map(_progress, items[:most])))
         unread = _next_id(last_id.partition("/")[2])
-        answer = await self._call(
-            "turn", worker_id, own, unread, len(called), *called, len(report), *report, *self._room(capacity)
-        )
-        return Turn(refused | _texts(answer[0]), [_lease(*fields) for fields in answer[1]])
+        room = [*self._room(capacity), len(unreached), *unreached]
+        if self._shards > 1:
+            room += self._elsewhere(floors, elsewhere)
+        answer = await self._call("turn", worker_id, own, unread, len(called), *called, len(report), *report, *room)
+        leases = [_lease(*fields) for fields in answer[1]]
+        turn = Turn(refused | _texts(answer[0]), leases, bool(answer[2]), bool(answer[3]))
+        return turn if self._shards == 1 else turn._replace(shard=_shard_news(*answer[4]))
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
         """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were reassigned.
@@ -283,17 +304,16 @@ class RedisQueue:
         passes the same `serial`, and it is recorded once. `part`: the number of its first part under that serial."""
         own = serial or self.new_serial()
         refused = set[str]()
-        for number, chunk in enumerate(chunks(items), start=part):
+        for number, chunk in enumerate(chunks(items, bounds.JOBS_PER_CALL), start=part):
             answer = await self._call("report", worker_id, own, number, *chain.from_iterable(map(_progress, chunk)))
             refused |= _texts(answer)
         return refused
 
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
-        for chunk in chunks(job_ids):
+        for chunk in chunks(job_ids, bounds.JOBS_PER_CALL):
             await self._call("release", worker_id, "", *chunk)
 
     async def retire(self, worker_id: str) -> None:
-        """Withdraw the room of a worker that takes no more jobs."""
         await self._call("retire", worker_id)
 
     async def read_news(self, worker_id: str, last_id: str, block_ms: int) -> News:
@@ -354,6 +374,12 @@ class RedisQueue:
             room += _yielded(capacity.yielding.get(lane))
         return room
 
+    def _elsewhere(self, floors: Sequence[LaneFloor], elsewhere: Sequence[int]) -> list[Arg]:
+        args: list[Arg] = []
+        for floor in floors or [LaneFloor(0.0, contended=False) for _ in self.lanes]:
+            args += [repr(floor.counter), int(floor.contended)]
+        return [*args, *(elsewhere or [0 for _ in self.lanes])]
+
     def _call(self, operation: str, *args: Arg) -> Awaitable[Any]:
         clock = "" if self._clock is None else self._clock()
         return self._library.call(self._redis, operation, self._prefix, clock, *args)
@@ -367,7 +393,7 @@ class RedisQueue:
             unknown += [job_id for job_id in page if job_id not in known]
             if len(page) < bounds.PER_CALL:
                 break
-        for chunk in chunks(unknown):
+        for chunk in chunks(unknown, bounds.JOBS_PER_CALL):
             await self._call("release", worker_id, "1", *chunk)
 
     async def _resolve(self, stream: str, last_id: str) -> str:
@@ -416,6 +442,12 @@ def _packed(token_ids: Sequence[int]) -> bytes:
 
 def _unpacked(token_ids: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(token_ids) // 4}I", token_ids)
+
+
+def _shard_news(is_unread: int, lacks_room: int, heads: Sequence[Any]) -> ShardNews:
+    lanes = zip(heads[::3], heads[1::3], heads[2::3], strict=True)
+    found = [LaneHead(float(counter), float(oldest_ms), bool(waits)) for counter, oldest_ms, waits in lanes]
+    return ShardNews(bool(is_unread), bool(lacks_room), tuple(found))
 
 
 def _yielded(own: Yielding | None) -> tuple[str | int, ...]:

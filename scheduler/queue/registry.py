@@ -66,13 +66,15 @@ class ModelEntry:
 
 
 def card_sha256(card: ModelCard) -> str:
-    """Return the name of a card: a digest of its content."""
-    return hashlib.sha256(encode(card)).hexdigest()
+    """Return the name of a card: a digest of its content, and the number of its queue's shards if there are several."""
+    digest = hashlib.sha256(encode(card)).hexdigest()
+    return digest if card.shards is msgspec.UNSET else f"{digest}/{card.shards}"
 
 
 def queue_name(model: str, sha256: str) -> str:
-    """Return the queue of a (model, card)."""
-    return f"{model}@{sha256[:12]}"
+    """Return the queue of a (model, card), which is also the name of its first shard."""
+    digest, slash, shards = sha256.partition("/")
+    return f"{model}@{digest[:12]}{slash}{shards}"
 
 
 def model_of(queue: str) -> str:

@@ -2,12 +2,12 @@
 
     1. A tenant's jobs are all in one shard, chosen by its root (`home_of`). So order, caps, promises and counters of a
        tenant need no other shard.
-    2. A worker divides its free room between at most two shards and tells each its part. A shard leases into its part
-       at once, and never into the other's, so that no room is given twice.
+    2. A worker divides its free room between the shards and tells each its part. A shard leases into its part at once,
+       and never into another's, so that no room is given twice (`worker.shards.division`).
     3. Every answer of a shard carries its head: what waits in each lane, and the lane's virtual time, which is the
        counter of the least served tenant that waits there.
-    4. A worker reports an end to the shard of that job. It leaves the room there, unless its other shard has more
-       urgent work or is behind by more than the window Θ (`Rivals.choose`). Shards thus advance together: each of two
+    4. A worker reports an end to the shard of that job. It leaves the room there, unless another shard has more urgent
+       work or is behind by more than the window Θ (`Rivals.choose`). Shards thus advance together: each of two
        that share workers is at most Θ, and what is leased before the news arrives, ahead of the other.
     5. A worker's call carries the highest virtual time of the other shards that it knows (`Rivals.floors`). A tenant
        that becomes backlogged starts there (`ShardCounters`), so that it gains nothing from a shard that was idle.
@@ -61,9 +61,49 @@ class LaneFloor(NamedTuple):
     contended: bool
 
 
+class ShardNews(NamedTuple):
+    """What a shard's answer tells a worker."""
+
+    # It offers no room before the worker has read the leases in its stream.
+    is_unread: bool
+    # A job waits that would fit into more room of this worker.
+    lacks_room: bool
+    # Each lane, in rank order.
+    head: tuple[LaneHead, ...]
+
+
 def home_of(root: str, shards: int) -> int:
     """Return the shard of a root tenant."""
     return crc32(root.encode()) % shards
+
+
+def shards_of(queue: str) -> int:
+    """Return the number of shards of a model's queue, from its name or from that of a shard."""
+    card = queue.rpartition("@")[2]
+    if "/" not in card:
+        return 1
+    count = card.partition("/")[2].partition(".")[0]
+    return int(count) if count.isdecimal() else 1
+
+
+def shard_names(queue: str) -> list[str]:
+    """Return the queues of all shards of a model's queue. The first one has the queue's own name: `model@card/3`, then
+    `model@card/3.1` and `model@card/3.2`. A queue of one shard is `model@card`."""
+    return [queue, *(f"{queue}.{shard}" for shard in range(1, shards_of(queue)))]
+
+
+def queue_of(shard: str) -> str:
+    """Return the model's queue to which a shard belongs."""
+    if shards_of(shard) == 1:
+        return shard
+    model, _, card = shard.rpartition("@")
+    return f"{model}@{card.partition('.')[0]}"
+
+
+def shard_for(queue: str, root: str) -> str:
+    """Return the shard of a model's queue that holds the jobs of a root tenant."""
+    shards = shards_of(queue)
+    return queue if shards == 1 else shard_names(queue)[home_of(root, shards)]
 
 
 def divided(job: Job, shards: int) -> Job:

@@ -19,7 +19,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
@@ -34,10 +34,10 @@ from fairlane.scheduler.queue.types import (
     LOOKS_PER_TAKE,
     NEVER_MS,
     OLDEST_PER_TAKE,
-    QUANTUM_COST,
     SUSPECT_LOSSES,
     TENANTS_PER_TAKE,
     JobState,
+    charged_when_taken,
     due_after_ms,
     hard_end_ms,
     hard_first_ms,
@@ -87,13 +87,11 @@ class QueuedJob:
     @property
     def need(self) -> Need:
         tokens = len(self.job.prompt) + self.generated + self.job.n
-        return Need(self.job.n, tokens, self.job.max_total_tokens)
+        return Need(self.job.n, tokens, self.job.max_total_tokens, self.job.gateway_id)
 
     @property
     def provisional_cost(self) -> float:
-        """Weighted tokens charged when it is taken. Work that was computed before is not charged again."""
-        prompt = 0 if self.generated else len(self.job.prompt)
-        return prompt + self.job.n * QUANTUM_COST
+        return charged_when_taken(self.job, resumes=self.generated > 0)
 
     def expires_ms(self, max_wait_ms: float) -> float:
         """Return the time at which it expires if it still waits: its hard deadline or, without one, the end of the
@@ -115,6 +113,8 @@ class Places:
         self.counters = Counters(window)
         self.floor = ShareFloor(lane.share_floor)
         self._queues: dict[str, list[Place]] = {}
+        # When each tenant with waiting jobs began to have some all the time.
+        self.backlogged_ms: dict[str, int] = {}
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
         self._guaranteed: list[Place] = []
@@ -130,6 +130,7 @@ class Places:
             self.floor.begin_wait()
         if tenant not in self._queues:
             self.counters.lift(tenant, self._queues)
+            self.backlogged_ms[tenant] = entry.queued_ms
         insort(self._queues.setdefault(tenant, []), _place(entry))
         insort(self._waiting, (entry.queued_ms, job_id))
         self.queued_tokens += len(entry.job.prompt)
@@ -144,7 +145,7 @@ class Places:
         tenant, job_id = entry.job.tenant, entry.job.job_id
         _remove(self._queues[tenant], _place(entry))
         if not self._queues[tenant]:
-            del self._queues[tenant]
+            del self._queues[tenant], self.backlogged_ms[tenant]
         _remove(self._waiting, (entry.queued_ms, job_id))
         self.queued_tokens -= len(entry.job.prompt)
         self._followers[tenant] -= entry.job.follows
@@ -223,7 +224,7 @@ def _remove(places: list[Place], place: Place) -> None:
 
 
 def _promised_cost(job: Job) -> int:
-    return len(job.prompt) + job.n * int(QUANTUM_COST)
+    return int(charged_when_taken(job, resumes=False))
 
 
 # The rank of jobs owed to a share floor: above all lanes.
@@ -300,10 +301,12 @@ class Order:
         now_ms: int,
         *,
         suspect: bool,
+        unreached: Collection[str] = (),
     ) -> None:
+        """`suspect`: the worker has a job that may have killed workers. `unreached`: gateways that it cannot reach."""
         self._lanes, self._entries, self._suspect = lanes, entries, suspect
         # What is left of the worker's room.
-        self.room = Room.of(capacity, [places.lane.name for places in lanes])
+        self.room = Room.of(capacity, [places.lane.name for places in lanes], unreached)
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
         self._windows = [places.window(capacity.prefill_ms) for places in lanes]
@@ -315,7 +318,6 @@ class Order:
 
     @property
     def yielding(self) -> list[int]:
-        """What is left of the sequences that would yield, by lane."""
         return [offer.sequences for offer in self._offers]
 
     def pick(self) -> QueuedJob | None:
@@ -398,7 +400,7 @@ class Order:
         return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
 
     def _could_run(self, level: int, entry: QueuedJob) -> bool:
-        """Return whether it has not expired and could ever run in this worker.
+        """Return whether it has not expired and could run in this worker.
 
         A job that may have killed workers is refused while another one is here, so that a job that kills workers fails
         alone."""

@@ -9,6 +9,7 @@ from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, first_due_ms, pro
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Control, Job, Lease, Outcome
 from fairlane.scheduler.queue.promises import RECENT_MS
+from fairlane.scheduler.queue.shards import ShardNews
 
 # Weighted tokens charged per choice when a job is taken, before its worker has reported anything.
 QUANTUM_COST = 64 * DECODE_WEIGHT
@@ -144,6 +145,12 @@ class Turn(NamedTuple):
     # Jobs whose reported progress was refused.
     refused: set[str]
     leases: list[Lease]
+    # The call stopped at its bound, while jobs waited.
+    has_more: bool = False
+    # Jobs wait that were not leased, here or elsewhere.
+    jobs_wait: bool = False
+    # Of one of several shards.
+    shard: ShardNews | None = None
 
 
 class News(NamedTuple):
@@ -204,6 +211,13 @@ def drain_ms(depth: int, oldest_wait_ms: int) -> int:
 def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:
     """Return the lanes, most urgent first."""
     return tuple(sorted(lanes.values(), key=lambda lane: lane.rank))
+
+
+def charged_when_taken(job: Job, *, resumes: bool) -> float:
+    """Return the weighted tokens that are charged for a job before it runs.
+
+    A prompt that was computed before, for a job that resumes, is not charged again."""
+    return (0 if resumes else len(job.prompt)) + job.n * QUANTUM_COST
 
 
 def due_after_ms(job: Job) -> int:

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore, StoreError
+from tests.support.store.crash import crash
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +22,7 @@ def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
     store.start()
     with redis.from_url(store.url) as client:
         client.set("answer", 42)
-    store.process.kill()
-    store.process.wait()
+    crash(store)
 
     again = EmbeddedStore(tmp_path)
     again.start()

@@ -172,6 +172,7 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
         yield found
 
 
+@pytest.mark.thorough
 async def test_a_gateway_is_watched(served: Served) -> None:
     served.worker.limit = 1
     asking = asyncio.create_task(served.post(CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}))

@@ -22,6 +22,7 @@ from tests.support.counted import bytecodes
 from tests.support.gateway.cards import byte_level_card, metaspace_card
 
 pytestmark = pytest.mark.anyio
+LEASE_S = 6.0
 OLD, NEW, BROKEN = "a" * 64, "b" * 64, "c" * 64
 
 
@@ -77,7 +78,7 @@ async def no_depths(names: Collection[str]) -> dict[str, Depths]:
 
 async def looked(registry: HandRegistry, now: list[float] | None = None) -> FleetCache:
     clock = now if now is not None else [100.0]
-    fleet_cache = FleetCache(cast(RedisRegistry, registry), no_depths, clock=lambda: clock[0])
+    fleet_cache = FleetCache(cast(RedisRegistry, registry), no_depths, LEASE_S, clock=lambda: clock[0])
     await fleet_cache.refresh()
     return fleet_cache
 
@@ -180,6 +181,37 @@ async def test_queues_of_cards_that_this_process_never_saw_are_known_from_the_st
     assert fleet_cache.queues_of("tiny") == {old, new}
     assert fleet_cache.orphans == {old: OLD, "tiny/other@0": BROKEN}
     assert fleet_cache.queues == {new}  # no line of its own to a queue that nobody serves
+
+
+async def test_workers_whose_heartbeats_expired_while_the_store_was_away_count_until_the_next() -> None:
+    now = [100.0]
+    registry = HandRegistry(alive=[worker(OLD), worker(NEW)])
+    fleet_cache = await looked(registry, now)
+    registry.alive = []
+    now[0] += 60.0
+    await fleet_cache.refresh()
+    assert fleet_cache.models["tiny"].is_served
+
+    registry.alive = [worker(NEW, draining=True)]
+    now[0] += 1.0
+    await fleet_cache.refresh()
+    assert [(status.card_sha256, status.draining) for status in fleet_cache.workers] == [(NEW, True), (OLD, False)]
+
+    for _ in range(round(LEASE_S)):
+        now[0] += 1.0
+        await fleet_cache.refresh()
+    assert fleet_cache.workers == [worker(NEW, draining=True)]
+
+
+async def test_workers_whose_heartbeats_expire_while_the_store_answers_are_gone_at_once() -> None:
+    now = [100.0]
+    registry = HandRegistry(alive=[worker(NEW)])
+    fleet_cache = await looked(registry, now)
+    registry.alive = []
+    now[0] += 1.0
+    await fleet_cache.refresh()
+
+    assert not fleet_cache.models["tiny"].is_served
 
 
 async def test_a_picture_grows_stale() -> None:

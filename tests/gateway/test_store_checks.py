@@ -1,17 +1,25 @@
 """A gateway over a store that is not fit for it: it refuses to start, or says what is wrong while it runs."""
 
+import asyncio
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
+import redis.asyncio
 
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.api.store_checks import StoreChecks
+from fairlane.store import schema
 from fairlane.store.checks import FaultKind
-from tests.support.gateway.served import ADMIN_KEY, WAIT_S, error_of, serving, settings, until
+from fairlane.store.functions import Library
+from tests.support.gateway.served import ADMIN_KEY, ASKED, CHAT, WAIT_S, error_of, serving, settings, until
 from tests.support.ports import free_port
+from tests.support.store import topology
 from tests.support.store.acl import administering, user_url
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -99,3 +107,47 @@ async def test_a_right_that_is_lost_while_it_runs_is_named(valkey_url: str, admi
 
     assert error_of(refused) == (503, "quota_store_unavailable")
     assert "may not run XADD" in refused.text
+
+
+async def test_a_store_that_was_away_at_the_start_is_checked_once_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = EmbeddedStore(tmp_path)
+    store.start()
+    async with redis.asyncio.from_url(store.url) as client:
+        await client.set(schema.KEY, f"{schema.SCHEMA + 2} {schema.SCHEMA + 1}")
+    store.stop()
+    checks = StoreChecks({"store": store.url}, timeout_s=1.0)
+    with caplog.at_level(logging.DEBUG, "fairlane.store.retry"):
+        running = asyncio.create_task(checks.run())
+        try:
+            await until(lambda: "the check of the stores waits for the store" in caplog.text)
+            store.start()
+            await until(lambda: checks.has(FaultKind.SCHEMA))
+        finally:
+            running.cancel()
+            store.stop()
+    assert "its schema 3 is too new" in checks.refusal
+
+
+async def test_functions_of_past_releases_are_dropped_and_those_in_use_are_kept(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology.one_master(valkey_url)
+    monkeypatch.setattr("fairlane.gateway.runtime.fleet.DROP_FUNCTIONS_EVERY_S", 0.05)
+    async with topology.client(valkey_url) as store, serving(settings(valkey_url)) as served:
+
+        async def kept() -> set[str]:
+            listed = await store.execute_command("FUNCTION LIST", "LIBRARYNAME", "fairlane_*")  # type: ignore[no-untyped-call]
+            return {name.decode() for _, name, *_ in listed}
+
+        await served.tenant()
+        assert (await served.post(CHAT, ASKED)).status_code == 200
+        for kind in ("fairlane_queue", "fairlane_quotas"):
+            await Library(kind, "", {"past": "return 1\n"}, {}).call(store, "past", "key")
+        async with asyncio.timeout(WAIT_S):
+            while len(await kept()) > 2:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.02)
+        in_use = await kept()
+        assert (await served.post(CHAT, ASKED)).status_code == 200
+        assert await kept() == in_use

@@ -48,7 +48,7 @@ class IdleGateway:
         elected = self._elections.for_queues
         watch = QueueWatch(name, self._queue, registry, open_requests, is_elected=elected)
         self._dispatcher = Dispatcher(name, self._link, open_requests, kept_s=60.0, is_elected=elected)
-        self._fleet = FleetCache(registry, watch.look, read=lambda _: TEXT)
+        self._fleet = FleetCache(registry, watch.look, LEASE_S, read=lambda _: TEXT)
         self._orphans = Orphans(
             registry,
             self._fleet,

@@ -18,7 +18,7 @@ from fairlane.store.circuit_breaker import (
     Breaker,
     StoreAway,
 )
-from fairlane.store.errors import is_rewriting
+from fairlane.store.errors import has_library, is_rewriting
 from tests.support.store import topology
 
 pytestmark = pytest.mark.anyio
@@ -138,6 +138,21 @@ async def test_a_refusal_without_a_code_is_logged_by_its_kind_alone(
     bench.fail(redis.ResponseError("no such thing"))
 
     assert caplog.messages == ["the store refuses a call (ResponseError)"]
+
+
+async def test_a_library_that_another_process_has_loaded_is_not_logged(
+    bench: Bench, store_url: str, store: redis.asyncio.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    topology.one_master(store_url)
+    source = "#!lua name=fairlane_twice\nredis.register_function('fairlane_twice', function() return 1 end)"
+    await store.execute_command("FUNCTION LOAD", source)  # type: ignore[no-untyped-call]
+    with pytest.raises(redis.ResponseError) as refused:
+        await store.execute_command("FUNCTION LOAD", source)  # type: ignore[no-untyped-call]
+
+    bench.fail(refused.value)
+
+    assert has_library(refused.value)
+    assert caplog.messages == []
 
 
 async def test_a_rewrite_that_is_already_running_is_not_logged(

@@ -366,9 +366,10 @@ async def test_a_replica_that_stands_in_is_found_by_gateways_and_workers(cluster
     link = StoreLink(0.5)
     await gateway.put(job("before"))
     await worker.renew("w1")
+    masters.replicate(queue_keys.prefix("tiny@0"))
 
     masters.kill(victim)
-    taken = await link.persist("take", partial(worker.take, "w1", PLENTY))
+    taken = await link.persist("take", partial(worker.take, "w1", PLENTY, serial=worker.new_serial()))
     await link.persist("put", partial(gateway.put, job("after")))
 
     assert [lease.job.job_id for lease in taken] == ["before"]

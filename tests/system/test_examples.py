@@ -49,6 +49,7 @@ def test_tools_prints_the_call_and_goes_on_from_its_result(server: Server) -> No
     assert "".join(told)
 
 
+@pytest.mark.thorough
 def test_batch_comes_through_a_limit_of_concurrency(server: Server, tmp_path: Path) -> None:
     key = server.tenant("example-batch", limits={"concurrent_requests": 2})
     asked, answered = EXAMPLES / "prompts.jsonl", tmp_path / "answers.jsonl"
@@ -87,6 +88,7 @@ def test_a_file_of_tenants_is_applied_once(server: Server) -> None:
     assert second == ""
 
 
+@pytest.mark.thorough
 def test_a_trace_is_simulated_at_both_loads(server: Server, tmp_path: Path) -> None:
     trace, figures = EXAMPLES / "trace.csv", tmp_path / "figures.json"
     simulate = (*FAIRLANE, "simulate", "--trace", trace, "--hardware", "a100-8b", "--load", "1", "--load", "4")

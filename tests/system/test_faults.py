@@ -6,7 +6,9 @@ import httpx
 import openai
 import pytest
 
+from fairlane.store.urls import embedded_url
 from tests.support import vllm
+from tests.support.store.crash import write_all
 from tests.support.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system
@@ -123,6 +125,7 @@ def test_a_store_that_is_gone_is_503_and_serving_goes_on_when_it_is_back(mortal:
 def test_a_killed_store_comes_back_with_all_that_was_acknowledged(mortal: Server) -> None:
     key = mortal.tenant("kept", limits={"tokens_per_day": 1_000})
     store = mortal.store()
+    write_all(embedded_url(str(mortal.directory)))
 
     store.kill()
     store.wait(30)

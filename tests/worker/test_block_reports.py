@@ -45,7 +45,7 @@ async def test_the_map_goes_when_nobody_watches_any_more(valkey_url: str, monkey
     monkeypatch.setattr(registry, "BLOCKS_TTL_MS", 3_000)
     async with working(valkey_url) as worker:
         await worker.status()
-        await worker.registry.watch_blocks(QUEUE, worker.worker_id, 1)
+        await worker.registry.watch_blocks(QUEUE, worker.worker_id, 500)
         await shown(worker)
         async with asyncio.timeout(LIMIT_S):
             while await worker.registry.blocks([worker.worker_id]):  # noqa: ASYNC110 - the store's to forget

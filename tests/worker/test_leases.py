@@ -4,10 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_lease
 
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.messages import Cancel
-from fairlane.store.bounds import PER_CALL
+from fairlane.scheduler.queue.types import Turn
+from fairlane.store.bounds import JOBS_PER_CALL
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.reports import Report, WorkerLoad
 from tests.support.worker.scripted import lease
@@ -118,7 +120,7 @@ def test_a_full_worker_that_is_called_asks_with_the_jobs_that_it_was_called_for(
     room.called(map(str, range(1_000)))
     asked = room.ask()
     assert asked is not None
-    assert asked.called == [str(number) for number in range(1_000 - PER_CALL, 1_000)]
+    assert asked.called == [str(number) for number in range(1_000 - JOBS_PER_CALL, 1_000)]
 
 
 def test_after_a_question_that_found_nothing_it_waits_for_news() -> None:
@@ -135,6 +137,41 @@ def test_more_room_is_news_and_a_little_less_is_not() -> None:
     assert asks(room) is None
     room.turned(report(room_for(3, 110)), commands_sent=0)
     assert asks(room) == room_for(3, 110)
+
+
+@pytest.mark.parametrize(
+    ("jobs_wait", "now", "is_due"),
+    [
+        (False, room_for(5, 110), False),
+        (True, room_for(5, 110), True),
+        (True, room_for(3, 90), False),
+        (False, room_for(8, 100), True),
+        (False, room_for(4, 200), True),
+    ],
+)
+def test_a_worker_whose_room_grew_asks_at_once_if_jobs_wait_or_it_has_doubled(
+    jobs_wait: bool, now: Capacity, is_due: bool
+) -> None:
+    room = opened()
+    room.answered(Turn(set(), [], jobs_wait=jobs_wait))
+    room.turned(report(now), commands_sent=0)
+    assert room.is_due is is_due
+
+
+def test_room_that_grew_a_little_is_mentioned_with_the_next_report() -> None:
+    room = opened()
+    room.turned(report(room_for(5, 110)), commands_sent=0)
+    assert not room.is_due
+    assert asks(room) == room_for(5, 110)
+    assert asks(room) is None
+
+
+def test_a_step_that_began_before_a_lease_does_not_tell_of_more_room() -> None:
+    room, given = opened(), lease("a")
+    room.given([given])
+    room.turned(report(room_for(4)), commands_sent=1)
+    room.turned(report(room_for(3, 100 - len(given.job.prompt) - 1), applied=1), commands_sent=1)
+    assert asks(room) is None
 
 
 def test_room_that_fell_below_half_of_what_the_queue_knows_is_news_even_if_none_is_left() -> None:
@@ -164,6 +201,37 @@ def test_what_it_was_given_is_not_offered_again_and_its_end_is_news() -> None:
     assert asks(room) is None
     room.turned(report(room_for(4, 100), applied=1), commands_sent=1)
     assert asks(room) == room_for(4, 100)
+
+
+def test_after_an_answer_that_was_cut_it_asks_at_once_with_what_is_left() -> None:
+    room, given = opened(), lease("a")
+    room.given([given])
+    room.answered(Turn(set(), [], has_more=True))
+    assert asks(room) == room_for(3, 100 - len(given.job.prompt) - 1)
+    assert asks(room) is None
+
+
+def test_room_that_grew_while_the_answer_was_on_its_way_is_news_if_jobs_wait() -> None:
+    room = opened()
+    room.turned(report(room_for(5)), commands_sent=0)
+
+    room.answered(Turn(set(), [], jobs_wait=True))
+
+    assert room.is_due
+    assert asks(room) == room_for(5)
+
+
+def test_after_a_lease_of_a_started_job_it_asks_again_since_the_queue_knows_its_output() -> None:
+    """The queue has subtracted output tokens that the lease does not state."""
+    room, given = opened(), lease("a")
+    room.given([replace_lease(given, started=True)])
+    room.turned(report(room_for(3, 60), applied=1), commands_sent=1)
+    assert asks(room) == room_for(3, 60)
+
+    room.answered(Turn(set(), [], jobs_wait=True))
+    room.turned(report(room_for(3, 70), applied=1), commands_sent=1)
+
+    assert asks(room) == room_for(3, 70)
 
 
 def full_but_for(newcomers: int, shorter_than: int = 0) -> Capacity:

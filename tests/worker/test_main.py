@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -23,6 +23,7 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling
 from fairlane.scheduler.queue.registry import card_sha256, queue_name
+from fairlane.scheduler.queue.shards import shard_names
 from fairlane.worker.__main__ import main
 from fairlane.worker.model.files import ModelFiles, fingerprint, model_card, weights_digest
 from tests.support.store.crash import crash
@@ -98,6 +99,32 @@ def said_of_the_store(fleet: Fleet) -> int:
 
 
 @pytest.mark.thorough
+async def test_jobs_of_a_killed_worker_continue_in_every_shard_of_its_queue(fleet: Fleet) -> None:
+    processes = [fleet.start(WORKER__QUEUE_SHARDS="2") for _ in range(2)]
+    name = processes[0].logged(" serves ").split(" serves ")[1].strip()
+    async with AsyncExitStack() as stack:
+        shards = [
+            await stack.enter_async_context(listening(fleet.store.url, shard, lease_s=LEASE_S, gateway_id=f"g{number}"))
+            for number, shard in enumerate(shard_names(name))
+        ]
+        for listener in shards:
+            for number in range(4):
+                await put(listener, f"{listener.gateway_id}-{number}")
+        for listener in shards:
+            await listener.until(lambda: len(listener.tokens) == 4)  # noqa: B023 - awaited here
+        processes[0].send(signal.SIGKILL)
+        for listener in shards:
+            job_ids = [f"{listener.gateway_id}-{number}" for number in range(4)]
+            await listener.ended(*job_ids)
+            assert {listener.ends[job_id].outcome for job_id in job_ids} == {Outcome.FINISHED}
+            assert len({tuple(listener.tokens[job_id, 0]) for job_id in job_ids}) == 1
+    processes[1].send(signal.SIGTERM)
+
+    assert len(shards) == 2
+    assert processes[1].ended() == 0
+
+
+@pytest.mark.thorough
 def test_a_worker_without_a_model_says_so_in_one_line(fleet: Fleet, tmp_path: Path) -> None:
     process = fleet.start(MODEL=str(tmp_path))
     assert process.ended() == 2
@@ -135,6 +162,7 @@ async def test_a_worker_that_was_only_stopped_is_refused_when_it_wakes(fleet: Fl
         await listener.ended(*(f"again-{again}" for again in range(4)))
 
 
+@pytest.mark.thorough
 async def test_a_store_that_restarts_in_mid_stream_loses_nothing(fleet: Fleet) -> None:
     fleet.alive(1)
     async with at(fleet) as listener:

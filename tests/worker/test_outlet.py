@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from fairlane.scheduler.links.connection import SILENT_S
 from fairlane.scheduler.links.frames import Open
 from fairlane.scheduler.protocol.messages import (
     Finished,
@@ -17,7 +16,7 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
 )
 from fairlane.worker import output_stream
-from fairlane.worker.outlet import LEAST_REDIAL_S, LINGER_S, REDIAL_PATIENCES
+from fairlane.worker.outlet import LINGER_S, REDIAL_PATIENCES, REDIAL_S, UNREACHED_S
 from fairlane.worker.reports import Publication
 from tests.support.worker import scripted
 from tests.support.worker.outlets import PATIENCE_S, OutletWorker, World, quiet, script
@@ -317,7 +316,7 @@ def test_jobs_of_a_gateway_that_stays_out_of_reach_return_to_the_queue_with_what
         worker.link.switch(is_up=False)
         worker.step()
         worker.turns()
-        await asyncio.sleep(PATIENCE_S - SILENT_S - 0.1)  # of which it may have been silent before
+        await asyncio.sleep(REDIAL_S - 0.1)
         assert "job" in worker.runs
         await asyncio.sleep(0.2)
         record = world.store.records["job"]
@@ -439,7 +438,8 @@ def test_a_refused_report_of_one_lease_does_not_end_the_next() -> None:
     async def scenario(world: World) -> None:
         worker = await begun(world, 2)
         world.store.away = True
-        worker.outlet._want(worker.outlet._streams["job"])
+        stream = worker.outlet._streams["job"]
+        stream.reports.want(stream)
         await quiet()
         world.store.expire("w0")
         await worker.take()
@@ -596,8 +596,27 @@ def test_a_job_that_comes_back_while_its_gateway_is_out_of_reach_returns_soon() 
         await asyncio.sleep(PATIENCE_S + 0.1)
         await worker.take()
         assert world.store.records["job"].state == "leased"
-        await asyncio.sleep(LEAST_REDIAL_S + 0.1)
+        await asyncio.sleep(REDIAL_S + 0.1)
         assert world.store.records["job"].state == "queued"
+        await world.finish()
+
+    play(scenario)
+
+
+def test_a_gateway_is_out_of_reach_from_the_return_of_its_jobs_until_it_is_linked_or_for_a_while() -> None:
+    async def scenario(world: World) -> None:
+        worker = await begun(world, 2)
+        assert worker.outlet.unreached == []
+        worker.link.switch(is_up=False)
+        await asyncio.sleep(REDIAL_S + 0.1)
+        assert (worker.outlet.unreached, worker.reached) == (["gateway"], 0)
+        worker.link.switch(is_up=True)
+        await quiet()
+        assert (worker.outlet.unreached, worker.reached) == ([], 1)
+        await worker.take()
+        worker.link.switch(is_up=False)
+        await asyncio.sleep(REDIAL_S + UNREACHED_S + 0.1)
+        assert (worker.outlet.unreached, worker.reached) == ([], 2)
         await world.finish()
 
     play(scenario)

@@ -2,11 +2,17 @@
 
 import asyncio
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
+import redis
 
+from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.common.settings_error import SettingsError
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.store import schema
 from fairlane.worker import runtime
 from fairlane.worker.__main__ import prepare_threads
 from fairlane.worker.config import WorkerSettings
@@ -14,6 +20,8 @@ from fairlane.worker.engine.engine import OpenedEngine
 from fairlane.worker.own_engine import usable_cores
 from fairlane.worker.runtime import serve
 from tests.support.store.acl import administering, user_url
+from tests.support.worker.scripted import ScriptedRunner, engine
+from tests.support.worker.serving import CARD, LIMIT_S
 
 ALL = len(os.sched_getaffinity(0))
 
@@ -48,6 +56,28 @@ def test_a_store_that_lacks_a_right_is_refused_before_the_model_is_loaded(valkey
         settings = WorkerSettings(redis_url=user_url(admin, valkey_url, "+@all", "~*", "-xread"))
         with pytest.raises(SettingsError, match="the store cannot be used, its user may not run XREAD"):
             serve(settings, {}, open_engine)
+
+
+def test_a_worker_that_started_without_its_store_checks_the_schema_before_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "collect_seldom", lambda _: None)
+    store = EmbeddedStore(tmp_path)
+
+    def open_engine(_: WorkerSettings) -> OpenedEngine:
+        store.start()
+        with redis.Redis.from_url(store.url) as client:
+            client.set(schema.KEY, f"{schema.SCHEMA + 2} {schema.SCHEMA + 1}")
+        return OpenedEngine(engine(ScriptedRunner()), CARD, CostModel(), 512)
+
+    stops = threading.Timer(LIMIT_S, os.kill, (os.getpid(), signal.SIGTERM))  # a worker that serves
+    stops.start()
+    try:
+        with pytest.raises(SettingsError, match="the store cannot be used, its schema 3 is too new"):
+            serve(WorkerSettings(redis_url=store.url), {}, open_engine)
+    finally:
+        stops.cancel()
+        store.stop()
 
 
 @pytest.mark.anyio

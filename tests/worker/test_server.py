@@ -11,7 +11,9 @@ from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.protocol.messages import Job, Outcome, Paused
 from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
-from tests.support.scheduler.queues import PLENTY
+from fairlane.worker.lifecycle import Phase
+from fairlane.worker.reports import EngineObserver, Report
+from tests.support.scheduler.queues import PLENTY, TakingQueue
 from tests.support.store.crash import crash
 from tests.support.worker.listener import Listener, listening
 from tests.support.worker.scripted import ScriptedRunner, job
@@ -36,7 +38,7 @@ async def put_waiting(listener: Listener, worker: Worker, given: Job) -> None:
     """Put a job that the worker has to ask for, since another waits that fits nowhere."""
     await listener.queue.put(job("elder", n=9))
     await listener.queue.put(given)
-    worker.server._intake.woken()
+    worker.server.division.woken(0)
 
 
 async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
@@ -100,6 +102,71 @@ async def test_a_cancelled_job_ends_within_a_step(valkey_url: str) -> None:
         assert listener.count("job") <= 2
 
 
+class AuditWatch(EngineObserver):
+    """Set once the idle engine has audited its blocks, after which it reports nothing by itself."""
+
+    def __init__(self) -> None:
+        self.audited = asyncio.Event()
+
+    def turned(self, report: Report) -> None:
+        if report.audited:
+            self.audited.set()
+
+
+async def put_for_absent_gateway(listener: Listener, worker: Worker, watch: AuditWatch) -> None:
+    """Give an idle worker a begun job that waits for the answer of a gateway that does not exist."""
+    await asyncio.wait_for(watch.audited.wait(), LIMIT_S)
+    await TakingQueue.put(listener.queue, job("waits", gateway_id="away"), generated=1)
+    async with asyncio.timeout(LIMIT_S):
+        while not worker.server._outlet.waiting():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_after_a_cancel_of_a_job_that_waits_for_its_gateway_others_are_served(valkey_url: str) -> None:
+    watch = AuditWatch()
+    async with gateway(valkey_url) as listener, working(valkey_url, observers=[watch]) as worker:
+        await put_for_absent_gateway(listener, worker, watch)
+        await listener.queue.cancel("waits")
+        assert (await listener.record_of_end("waits")).outcome is Outcome.CANCELLED
+        await listener.queue.put(job())
+        await listener.ended("job")
+        await asyncio.wait_for(worker.server._jobs.idle.wait(), LIMIT_S)
+
+
+async def test_while_a_job_waits_for_its_gateway_others_are_asked_for(valkey_url: str) -> None:
+    watch = AuditWatch()
+    async with gateway(valkey_url) as listener, working(valkey_url, observers=[watch]) as worker:
+        await put_for_absent_gateway(listener, worker, watch)
+        takes = worker.queue.takes
+        await put_waiting(listener, worker, job())
+        await listener.ended("job")
+        assert worker.server._outlet.waiting() == ["waits"]
+        assert worker.queue.takes > takes
+
+
+async def test_a_job_that_is_restarted_while_it_is_handed_back_does_not_stay(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, drain_s=0.0) as worker:
+        await listener.queue.put(job(max_tokens=6, granted_until=2))
+        await listener.until(lambda: any(isinstance(event, Paused) for event in listener.events))
+        [lease] = worker.queue.given
+        hand_back = worker.thread.hand_back
+
+        async def restarted() -> list[str]:
+            handed_back = asyncio.ensure_future(hand_back())
+            await asyncio.sleep(0)
+            worker.server._jobs.start_job(lease, again=True)
+            return await handed_back
+
+        monkeypatch.setattr(worker.thread, "hand_back", restarted)
+        worker.server.lifecycle.drain()
+        await worker.server.lifecycle.until(Phase.DRAINED)
+        async with asyncio.timeout(LIMIT_S):
+            while await worker.thread.query(lambda planner: planner.held_by_tenant()):
+                pass
+
+
 async def test_a_grant_lets_a_paused_job_go_on(valkey_url: str) -> None:
     async with gateway(valkey_url) as listener, working(valkey_url):
         await listener.queue.put(job(max_tokens=6, granted_until=2))
@@ -157,7 +224,7 @@ async def test_what_a_worker_cannot_hold_it_hands_back_for_one_that_can(valkey_u
     async with gateway(valkey_url) as listener, working(valkey_url) as worker:
         await listener.queue.put(job(max_tokens=300))  # its pool holds 256 tokens
         worker.queue.overstates = 1
-        worker.server._intake.woken()
+        worker.server.division.woken(0)
         await listener.queue.put(job("small"))
         await listener.ended("small")
         async with asyncio.timeout(10):
@@ -364,12 +431,12 @@ async def test_a_worker_whose_engine_is_gone_can_be_stopped(valkey_url: str) -> 
 
 
 @pytest.fixture
-def short_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the wait of a failed worker for its jobs' last reports: the engine that is gone makes none."""
-    monkeypatch.setattr("fairlane.worker.server.FLUSH_S", 0.3)
+def long_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test of a worker that waits for the reports of jobs that cannot end."""
+    monkeypatch.setattr("fairlane.worker.server.FLUSH_S", 2 * LIMIT_S)
 
 
-@pytest.mark.usefixtures("short_flush")
+@pytest.mark.usefixtures("long_flush")
 async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewhere(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener:
         runner = ScriptedRunner(gated=True)
@@ -386,7 +453,7 @@ async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewher
         assert listener.reclaimed == 1
 
 
-@pytest.mark.usefixtures("short_flush")
+@pytest.mark.usefixtures("long_flush")
 async def test_a_failed_worker_keeps_its_leases_until_they_lapse(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

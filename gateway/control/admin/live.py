@@ -128,7 +128,6 @@ class LiveHub:
         self._watchers.discard(watcher)
 
     async def aclose(self) -> None:
-        """End all streams; later ones end at once."""
         self._is_closed = True
         for watcher in self._watchers:
             watcher.end()

@@ -20,8 +20,8 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
-# Queue events younger than this are kept; every live gateway has read all older ones.
-EVENTS_KEPT_MS = 300_000
+# Entries of the queues' streams younger than this are kept; every live gateway and worker has read all older ones.
+ENTRIES_KEPT_MS = 300_000
 
 
 @dataclass(slots=True)
@@ -103,6 +103,6 @@ class ErasureSteps:
         return done
 
     async def _jobs(self, gone: DeletedTenant, settled_ms: int) -> int:
-        events_until_ms = settled_ms and settled_ms - EVENTS_KEPT_MS
+        until_ms = settled_ms and settled_ms - ENTRIES_KEPT_MS
         queues = list(self._queues())
-        return sum([await queue.erase(gone.id, gone.deleted_ms, events_until_ms=events_until_ms) for queue in queues])
+        return sum([await queue.erase(gone.id, gone.deleted_ms, streams_until_ms=until_ms) for queue in queues])

@@ -116,7 +116,6 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return 0 if self.total_ms is None else round(self.arrived_s * 1e3 + self.total_ms)
 
     def add(self, at_ms: float, kind: EventKind, figure: float | None = None) -> float:
-        """Add an event, and return its time as recorded."""
         at_ms = round(at_ms, 1)
         self.events += [RecordedEvent(at_ms, kind, figure)]
         if len(self.events) > MOST_EVENTS:

@@ -7,18 +7,20 @@ withdraw_room(ARGV[2])
 
 -- name: rouse
 -- Find other workers for jobs that have not been started. Called by RedisQueue.rouse, for their gateway, which has had
--- no stream of them. ARGV: clock, jobs (PER_CALL at most). Returns those that it should ask about again.
+-- no stream of them. ARGV: clock, jobs (JOBS_PER_CALL at most). Returns those that it should ask about again.
 local function is_recent(since, patience_ms)
   return since <= NOW and NOW - since < patience_ms -- else the clock may have been set back
 end
 
 -- Whether a worker may be about to start a job.
 local function may_start(job)
-  local known = call('HMGET', key('job', job.job_id), 'called', 'handed', 'roused')
+  local known = call('HMGET', key('job', job.job_id), 'called', 'given', 'roused')
   if job.state == 'leased' then
-    if known[2] ~= '1' or job.epoch > 1 then return false end
+    local entry = known[2] or '' -- absent in records of older releases
+    if entry == '' then return false end
     if is_recent(job.taken, HANDED_PATIENCE_MS) then return true end
     withdraw_room(job.worker)
+    call('XDEL', key('leases', job.worker), entry)
     give_back(job)
   elseif is_recent(math.max(job.queued, tonumber(known[3] or 0)), CALL_PATIENCE_MS / 2) then
     return known[1] ~= '' -- a repeat, or the call is too recent

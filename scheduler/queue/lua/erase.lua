@@ -17,7 +17,7 @@ for i = 4, #ARGV do
 end
 return kept
 
--- name: trim_events
--- Drop the events of gateways up to a time. Called by RedisQueue.trim_events.
--- ARGV: clock, end of the period (epoch ms), gateways (PER_CALL at most). Returns nothing.
-for i = 3, #ARGV do call('XTRIM', key('events', ARGV[i]), 'MINID', string.format('%.0f', ARGV[2])) end
+-- name: trim_streams
+-- Drop the entries of processes' streams up to a time. Called by RedisQueue.erase.
+-- ARGV: clock, end of the period (epoch ms), kind of the streams, processes (PER_CALL at most). Returns nothing.
+for i = 4, #ARGV do call('XTRIM', key(ARGV[3], ARGV[i]), 'MINID', string.format('%.0f', ARGV[2])) end

@@ -17,7 +17,7 @@ return call('GET', key('informed', worker)) == serial and 0 or 1
 -- name: release
 -- Give jobs back to the head of their lane, without counting a loss. Called by RedisQueue.release, on drain, and by
 -- RedisQueue.renew for jobs of an answer that was lost.
--- ARGV: clock, worker, '1' (only jobs leased more than one lease ago) or '', jobs (PER_CALL at most). Jobs held by
+-- ARGV: clock, worker, '1' (only jobs leased more than one lease ago) or '', jobs (JOBS_PER_CALL at most). Jobs held by
 --   others are ignored. A worker that returned any has no room until its next `turn`. Returns nothing.
 local worker, are_old = ARGV[2], ARGV[3] == '1'
 for i = 4, #ARGV do

@@ -16,7 +16,7 @@ end
 -- Delete all keys that do not expire by themselves.
 local function remove()
   local gone = {key('followers'), key('floors'), key('expiry'), key('level'), key('lost'), key('pulse'),
-    key('doors'), key('queued_tokens')}
+    key('doors'), key('queued_tokens'), key('rivals')}
   for _, lane in ipairs(LANES) do
     for _, kind in ipairs({'heads', 'waiting', 'returned', 'guaranteed', 'promised', 'asked', 'vouched', 'backlog',
       'counters'}) do

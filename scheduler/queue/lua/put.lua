@@ -29,16 +29,19 @@ if tenant_limit ~= '' then
 end
 
 local depth = call('ZCARD', waiting)
+IS_BACKLOGGED[lane] = depth > 0
 if depth >= LANE[lane].max_queued then
   return {'lane', depth, drain(depth)}
 end
 
 local arrived = NOW - ARGV[19]
-local job = {job_id = job_id, lane = lane, tenant = tenant, queued = arrived, generated = tonumber(ARGV[24]), returned = 0,
+local job = {job_id = job_id, lane = lane, tenant = tenant, gateway = gateway, queued = arrived,
+  generated = tonumber(ARGV[24]), returned = 0,
   due = arrived + ARGV[7], hard_first = arrived + ARGV[8], hard_end = arrived + ARGV[9], n = tonumber(ARGV[12]),
   prompt = tonumber(ARGV[13]), guaranteed = tonumber(ARGV[14]), follows = tonumber(ARGV[15]), whole = tonumber(ARGV[16]),
-  claim = tonumber(ARGV[17]), bucket = 0, epoch = 0, losses = 0, arrived = arrived, weight = tonumber(ARGV[11]),
-  body = ARGV[10], prefix = ARGV[23]:sub(-DIGEST_BYTES)}
+  claim = tonumber(ARGV[17]), bucket = 0, losses = 0, arrived = arrived, weight = tonumber(ARGV[11]), body = ARGV[10],
+  prefix = ARGV[23]:sub(-DIGEST_BYTES), state = 'queued', worker = '', epoch = 0, taken = 0, credit = 0, marks = '',
+  given = ''}
 if job.claim > 0 then
   local level, claim, bucket = LANE[lane].level, job.claim, nil
   local is_ahead = lead_of(job, tonumber(ARGV[11])) > window_at(LANE[lane], tonumber(ARGV[22]))
@@ -51,23 +54,23 @@ if job.claim > 0 then
 end
 ask(lane, tonumber(ARGV[21]))
 local preferred = ''
-if job.guaranteed == 0 and not is_short_of_room(lane) then preferred = find_preferred(ARGV[23]) end
+if job.guaranteed == 0 and not (depth > 0 and is_short_of_room(lane)) then preferred = find_preferred(ARGV[23]) end
 local worker, room
 if not has_elder(LANE[lane]) then worker, room = find_room(job, preferred) end
 call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
-call('HSET', key('job', job_id), 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '',
-  'outcome', '', 'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
-  'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
-  'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
-  'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
-  'print', ARGV[20], 'home', preferred, 'prefix', job.prefix, 'called', worker or '', 'handed', worker and 1 or 0)
 if worker then
   hand_over(job, worker, room)
 else
   seat(job)
   worker = call_worker(job, preferred)
-  if worker ~= '' then call('HSET', key('job', job_id), 'called', worker) end
 end
+call('HSET', key('job', job_id), 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', job.state,
+  'worker', job.worker, 'outcome', '', 'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end,
+  'epoch', job.epoch, 'arrived', arrived, 'queued', arrived, 'taken', job.taken, 'cancelled', 0, 'returned', 0,
+  'losses', 0, 'generated', job.generated, 'credit', job.credit, 'body', ARGV[10], 'weight', ARGV[11], 'n', job.n,
+  'prompt', job.prompt, 'guaranteed', job.guaranteed, 'follows', job.follows, 'whole', job.whole, 'claim', job.claim,
+  'bucket', job.bucket, 'print', ARGV[20], 'home', preferred, 'prefix', job.prefix, 'marks', job.marks,
+  'called', worker, 'given', job.given)
 flush_shares()
 return {'ok', room and 0 or call('ZRANK', queue, job_id) + 1, job.guaranteed, preferred, worker}

@@ -1,4 +1,4 @@
--- Clear up after dead workers and gateways and expired jobs, PER_CALL jobs at most; drop unneeded counters.
+-- Clear up after dead workers and gateways and expired jobs, JOBS_PER_CALL jobs at most; drop unneeded counters.
 -- ARGV: clock.
 -- Called by RedisQueue.reclaim, by the elected gateway each second, and again while more is left.
 -- Returns {jobs taken from dead workers, 1 if more is left, ms until the next worker's lease expires (0: none)}; does
@@ -8,7 +8,7 @@ local quiet = is_quiet()
 call('HSETNX', key('pulse'), 'served', NOW)
 call('PEXPIRE', key('pulse'), KEPT_MS)
 if quiet then return {0, 0, 0} end
-local left, returned = PER_CALL - expire(), {} -- jobs that this call may still touch, and those that wait again
+local left, returned = JOBS_PER_CALL - expire(JOBS_PER_CALL), {} -- jobs that this call may still touch, and those that wait again
 
 -- Cancel the jobs of a dead gateway. Its events expire an hour after the last of them; until then an erasure trims them.
 local function abandon(gateway)
@@ -46,10 +46,10 @@ end
 -- The names with expired leases. Leases beyond the maximum, after the clock was set back, start anew.
 local function lapsed(leases, length)
   local latest = NOW + length
-  for _, name in ipairs(call('ZRANGEBYSCORE', leases, string.format('(%.0f', latest), '+inf', 'LIMIT', 0, PER_CALL)) do
+  for _, name in ipairs(call('ZRANGEBYSCORE', leases, string.format('(%.0f', latest), '+inf', 'LIMIT', 0, JOBS_PER_CALL)) do
     call('ZADD', leases, latest, name)
   end
-  return call('ZRANGEBYSCORE', leases, '-inf', NOW, 'LIMIT', 0, PER_CALL)
+  return call('ZRANGEBYSCORE', leases, '-inf', NOW, 'LIMIT', 0, JOBS_PER_CALL)
 end
 
 local gateways, workers, count = lapsed(key('gateways'), GATEWAY_LEASES * LEASE_MS), lapsed(key('workers'), LEASE_MS), 0
@@ -62,7 +62,7 @@ end
 call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
 for _, job in ipairs(returned) do call_worker(job, '') end
 flush_shares()
-local is_more = left <= 0 or #gateways == PER_CALL or #workers == PER_CALL
+local is_more = left <= 0 or #gateways == JOBS_PER_CALL or #workers == JOBS_PER_CALL
 for _, lane in ipairs(LANES) do is_more = forget_counters(lane.name) or is_more end
 local first = call('ZRANGE', key('workers'), 0, 0, 'WITHSCORES')[2]
 return {count, is_more and 1 or 0, first and math.max(1, math.ceil(first - NOW)) or 0}

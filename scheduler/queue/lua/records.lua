@@ -18,12 +18,15 @@ return answer
 
 -- name: keep
 -- Shorten the lifetime of ended jobs' records. Called by RedisQueue.keep, for gateways.
--- ARGV: clock, for each job (PER_CALL at most): job_id, new expiry (epoch ms). Returns nothing.
+-- ARGV: clock, for each job (PER_CALL at most): job_id, new expiry (epoch ms). Returns the jobs that have not ended.
 local UNLISTED = 2 -- expired entries removed per kept record, so that a tenant's list shrinks faster than it grows
+local open = {}
 for i = 2, #ARGV, 2 do
   local job = load(ARGV[i], {'state', 'tenant', 'n'})
   local left_ms = math.max(1, ARGV[i + 1] - NOW)
-  if job and job.state == 'ended' and left_ms < call('PTTL', key('job', job.job_id)) then
+  if job and job.state ~= 'ended' then
+    open[#open + 1] = job.job_id
+  elseif job and left_ms < call('PTTL', key('job', job.job_id)) then
     call('PEXPIRE', key('job', job.job_id), left_ms)
     for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.job_id, choice), left_ms) end
     list_ended(job, NOW + left_ms)
@@ -33,11 +36,14 @@ for i = 2, #ARGV, 2 do
     end
   end
 end
+return open
 
 -- name: forget
--- Drop the records of ended jobs; others stay. Called by RedisQueue.forget, for gateways.
--- ARGV: clock, jobs (PER_CALL at most). Returns nothing.
+-- Drop the records of ended jobs. Called by RedisQueue.forget, for gateways. ARGV: clock, jobs (PER_CALL at most).
+-- Returns the jobs that have not ended; their records stay.
+local open = {}
 for i = 2, #ARGV do
   local job = load(ARGV[i], {'state', 'tenant', 'n'})
-  if job and job.state == 'ended' then drop(job) end
+  if job and job.state == 'ended' then drop(job) elseif job then open[#open + 1] = ARGV[i] end
 end
+return open

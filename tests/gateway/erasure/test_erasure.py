@@ -18,8 +18,10 @@ from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.quotas import erasure as quota_erasure
 from fairlane.quotas import keyspace
 from fairlane.quotas.erasure import ErasureList
+from fairlane.scheduler.queue import rooms
 from tests.support.gateway.batch_files import begun, ended, folder_settings, line, lines, upload
 from tests.support.gateway.served import CHAT, OPERATOR, Served, gateway, serving, until
+from tests.support.scheduler.queues import room
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +33,9 @@ CANARIES = {
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """A gateway before the embedded store of its data directory."""
+    monkeypatch.setattr(rooms, "HANDED_PATIENCE_MS", 1)  # else a silent worker costs a second
     store = EmbeddedStore(tmp_path / "store")
     store.start()
     try:
@@ -110,10 +113,12 @@ async def fill(served: Served) -> dict[str, str]:
         batch = await ended(client, batch)
         assert batch.status == "completed"
         response = await client.responses.create(model="tiny", input=CANARIES["response"])
+    await served.worker.queue.turn("silent", room(latency=1))  # it gets the next request at once, and never starts it
     asked = {"model": "tiny", "messages": [{"role": "user", "content": CANARIES["chat"]}], "max_tokens": 3}
     headers = {"idempotency_key": CANARIES["chat"], "x_request_id": CANARIES["request"]}
     assert (await served.post(CHAT, asked, **headers)).status_code == 200
     await served.landed()
+    await served.worker.outlet.emptied()
     await served.resources.insight.recorder.flush()
     assert batch.output_file_id is not None
     return {"file": kept.id, "output": batch.output_file_id, "batch": batch.id, "response": response.id}

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 import pytest
 import redis.asyncio
 
+from fairlane.gateway.pipeline import pools
 from fairlane.quotas.escrow.transfers import Transfer, Transferred
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.store import Denied
+from fairlane.quotas.store import Denied, Reservation
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.errors import StoreUnavailable
-from tests.support.quotas.house import charge
+from tests.support.quotas.house import ask, charge
 from tests.support.quotas.virtual_gateway import VirtualGateway, VirtualTime, commands
 from tests.support.store import topology
 
@@ -85,7 +86,7 @@ async def test_everything_is_charged_once_and_nothing_stays_reserved(
     gateway = VirtualGateway.with_rights(store)
     await gateway.warm("acme")
     open_one, _ = await gateway.reserve("acme")
-    assert gateway.escrowed.unreported > 0
+    assert gateway.escrowed.pools.unreported > 0
 
     statuses = await gateway.quotas.statuses("acme", "acme")
 
@@ -103,7 +104,7 @@ async def test_headers_count_down_by_what_was_held_and_charged(client: redis.asy
     asked, reservation = await gateway.reserve("acme")
     settled = await gateway.quotas.settle("acme", asked.reservation_id, charge(5))
 
-    assert gateway.escrowed.unreported > 0
+    assert gateway.escrowed.pools.unreported > 0
     assert {status.name: status.remaining for status in reservation.statuses} == {
         "tokens_per_day": 10**6 - 930,
         "requests_per_minute": 1_000 - 31,
@@ -144,7 +145,7 @@ async def test_a_gateway_taken_for_dead_charges_each_request_once(client: redis.
 
     await gateway.sleep(0.6)
     await gateway.settle(going, 7)
-    await gateway.escrowed.aclose(timeout_s=5.0)
+    await gateway.escrowed.pools.aclose(timeout_s=5.0)
 
     after = await charged(client)
     assert {name: after[name] for name in after.keys() - before.keys()} == {
@@ -166,7 +167,7 @@ async def test_a_lost_reply_is_asked_for_again(client: redis.asyncio.Redis, stor
         await gateway.sleep(0.6)
     store.loses = False
 
-    await gateway.escrowed.aclose(timeout_s=5.0)
+    await gateway.escrowed.pools.aclose(timeout_s=5.0)
 
     assert await figures(store) == (33 * 30, 0)
     assert len(await charged(client)) == 33
@@ -181,7 +182,24 @@ async def test_rights_return_within_a_second_of_the_last_request(client: redis.a
         await gateway.sleep(0.25)
 
     assert await figures(store) == (900, 0)
-    assert gateway.escrowed.pools == 0
+    assert gateway.escrowed.pools.count == 0
+
+
+async def test_of_two_entries_of_a_pair_only_the_present_one_gets_a_pool(
+    store: Losing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "MOST_PAIRS", 1)
+    gateway = VirtualGateway.with_rights(store)
+    reservation = Reservation(granted_tokens=20, most_tokens=20, statuses=())
+    held = gateway.escrowed.pools
+    removed, asked = held.of(ask("one")), ask("one")
+    held.of(ask("other", model="other"))
+    for _ in range(30):
+        held.reserved(removed, asked, reservation)
+        gateway.time.move(0.1)
+
+    assert held.of(asked) is not removed
+    assert held.count == 0
 
 
 async def test_a_change_is_acknowledged_when_older_rights_are_over(client: redis.asyncio.Redis, store: Losing) -> None:

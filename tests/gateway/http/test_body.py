@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import parse_completion
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
@@ -79,7 +80,7 @@ def test_a_long_list_of_anything_else_is_a_prompt_of_nobody(wrong: str, before: 
     body = f'{{"model": "tiny", "user": "{"x" * LARGE_BODY_BYTES}", "prompt": [{numbers},{wrong},{numbers}]}}'
 
     with pytest.raises(ApiError) as refused:
-        parse_completion(body.encode(), MANY)
+        parse_completion(body.encode(), Reading(MANY))
 
     assert refused.value.status == 400 or before == PIECE_BYTES
     assert refused.value.status in (400, 413)
@@ -92,7 +93,9 @@ def test_no_other_field_takes_a_list_of_ids(field: str) -> None:
     required = "" if field == "model" else '"model": "tiny", '
 
     with pytest.raises(ApiError) as refused:
-        parse_completion(f'{{{required}"prompt": "a", "{field}": [{numbers}]}}'.encode(), MANY)
+        parse_completion(
+            f'{{{required}"prompt": "a", "{field}": [{numbers}]}}'.encode(), Reading(MANY, refuses_unknown=True)
+        )
 
     assert refused.value.param == field
 

@@ -119,7 +119,7 @@ def test_a_schema_of_millions_of_values_is_refused_undecoded(largest: Callable[[
     body = {"model": "tiny", "prompt": "a", "guided_json": (EMPTY_LISTS % b"a").decode()}
     text = json.dumps(body).encode()
     with pytest.raises(ApiError) as refused:
-        parse_completion(text, 0)
+        parse_completion(text)
 
     assert refused.value.param == "guided_json"
     assert largest() <= 150_000

@@ -164,6 +164,23 @@ async def test_beyond_its_bound_a_recording_forgets_and_who_is_behind_is_cut_off
         await listening(recording, Client())
 
 
+@pytest.mark.parametrize("chunks", [[b"123456789"], [b"1234", b"5678", b"9012"]])
+async def test_a_waiting_listener_gets_an_answer_that_is_said_at_once_whatever_its_length(chunks: list[bytes]) -> None:
+    recording, client = Recording(8), Client()
+    hearing = listening(recording, client)
+    await asyncio.sleep(0)
+
+    await say(recording, *chunks)
+    await finish(recording)
+    await hearing
+
+    assert client.body == b"".join(chunks)
+    assert client.is_whole
+    assert recording.body is None
+    with pytest.raises(ApiError, match="no longer kept"):
+        await listening(recording, Client())
+
+
 async def test_a_client_that_takes_nothing_is_gone() -> None:
     recording, client = Recording(1000), Client()
     hearing = listening(recording, client, write_timeout_s=0.01)
@@ -290,6 +307,7 @@ async def test_a_listener_gets_what_it_lacks_from_any_chunk_that_is_kept(kept: i
     chunks = [bytes([at]) for at in range(20)]
     recording = Recording(kept)
     await say(recording, *chunks)
+    await asyncio.sleep(0)  # the recording drops the oldest at its next turn
 
     for position in range(20 + 1):
         if position < 20 - kept:

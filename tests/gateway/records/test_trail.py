@@ -71,7 +71,7 @@ async def test_a_request_that_went_well_says_who_asked_and_what_it_came_to(serve
     assert found["output_tokens"] == usage["completion_tokens"]
     assert found["worker"] == "hand"
     kinds = [event["kind"] for event in found["events"]]
-    assert kinds[0] == "queued"
+    assert "queued" not in kinds[1:], "it comes first, unless a worker had room at once"
     assert {"first_token", "ended"} <= set(kinds)
     assert 0 <= found["ttft_ms"] <= found["total_ms"]
     assert found["why"]

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fairlane.gateway.runtime import fleet as runtime_fleet
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Event, Job, Outcome
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import JobState, LaneFull, Put
+from fairlane.scheduler.queue.types import JobState, LaneFull, Progress, Put
 from fairlane.store.bounds import PER_CALL
 from tests.scheduler.links.test_links import dialling
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
@@ -48,6 +48,44 @@ async def test_a_settled_jobs_record_goes(served: Served) -> None:
     await served.post(CHAT, ASKED)
 
     await forgotten(served, served.worker.seen[0].job.job_id)
+
+
+async def test_the_record_of_a_job_whose_end_is_reported_late_goes_too(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, dispatcher = served.worker.queue, served.resources.fleet.dispatcher
+    report, is_due = queue.report, asyncio.Event()
+
+    async def report_late(worker_id: str, items: Sequence[Progress], **options: Any) -> set[str]:
+        if items:
+            await is_due.wait()
+        return await report(worker_id, items, **options)
+
+    monkeypatch.setattr(queue, "report", report_late)
+    await served.post(CHAT, ASKED)
+    await served.landed()
+    job_id = served.worker.seen[0].job.job_id
+    await dispatcher.tend(queue.name)
+    assert await queue.record(job_id) is not None
+
+    is_due.set()
+    await served.worker.outlet.emptied()
+    await dispatcher.tend(queue.name)
+
+    assert await queue.record(job_id) is None
+
+
+async def test_the_records_of_a_gateway_that_stops_expire_when_it_would_have_deleted_them(valkey_url: str) -> None:
+    async with serving(settings(valkey_url)) as served:
+        await served.tenant()
+        await served.post(CHAT, ASKED)
+        await served.worker.outlet.emptied()
+        kept_ms, queue = 1e3 * served.resources.fleet.dispatcher.kept_s, served.worker.queue
+
+        await served.stop()
+
+        left_ms = await served.store.pttl(f"fl:{{{queue.name}}}:job:{served.worker.seen[0].job.job_id}")
+        assert 0 < left_ms <= kept_ms + 1_000
 
 
 async def test_a_job_stopped_by_a_string_is_cancelled_and_its_record_goes(served: Served) -> None:
@@ -213,10 +251,14 @@ class BusyQueue:
     async def reclaim(self) -> int:
         return 0
 
-    async def forget(self, job_ids: Iterable[str]) -> None:
+    async def forget(self, job_ids: Iterable[str]) -> set[str]:
         self.forgotten.append(len(list(job_ids)))
         if sum(self.forgotten) == MANY:
             self.done.set()
+        return set()
+
+    async def keep(self, until_ms: Mapping[str, int]) -> set[str]:
+        return set()
 
 
 async def test_ended_jobs_of_an_outage_go_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ async def test_a_client_that_goes_at_any_token_is_charged_what_was_published(ser
             await until(partial(has, made, tokens))
         await served.landed()
 
-    await until(lambda: not served.resources.accounts.escrow.pools)  # their rights count as reserved
+    await until(lambda: not served.resources.accounts.pools.count)  # their rights count as reserved
     published = [len(made) for made in served.worker.produced.values()]
     charged = [output for _, _, output in await served.ledger()]
     assert sorted(charged) == sorted(published) == list(range(1, 24))

@@ -1,6 +1,7 @@
-"""No call holds the store for more than PER_CALL jobs, and what a queue keeps is bounded by the work in it."""
+"""No call holds the store for more than a few jobs, and what a queue keeps is bounded by the work in it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import redis.asyncio
 
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.types import QueuePresence
-from fairlane.store.bounds import PER_CALL, chunks
+from fairlane.store.bounds import JOBS_PER_CALL, PER_CALL, chunks
 from fairlane.store.functions import Library
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, lanes, progress, room, take_one
 from tests.support.store import topology
@@ -19,6 +20,8 @@ pytestmark = pytest.mark.anyio
 MANY = 4_100
 """With two values for each job, more than the 8,000 that Lua can unpack."""
 SOME = 3 * PER_CALL + 1
+MOST_COMMANDS = 250
+"""Of one call: 1 to 2 ms of the store."""
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ async def put_many(queue: StoredQueue, count: int) -> None:
 async def take_all(queue: StoredQueue) -> list[Lease]:
     found: list[Lease] = []
     while leases := await queue.take("w1", PLENTY):
-        assert len(leases) <= PER_CALL
+        assert len(leases) <= JOBS_PER_CALL
         found += leases
     return found
 
@@ -77,6 +80,27 @@ class Calls:
         self.count = stats.get("cmdstat_fcall", {"calls": 0})["calls"]
 
 
+async def commands_of(client: redis.asyncio.Redis) -> int:
+    stats: Any = await client.info("commandstats")
+    return sum(each["calls"] for each in stats.values())
+
+
+@pytest.fixture
+def most_commands(client: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The most commands that one call of each function ran."""
+    most, call = Counter[str](), Library.call
+
+    async def counting(library: Library, store: redis.asyncio.Redis, function: str, *args: Any) -> Any:
+        before = await commands_of(client)
+        answer = await call(library, store, function, *args)
+        most[function] = max(most[function], await commands_of(client) - before - 2)
+        return answer
+
+    monkeypatch.setattr(Library, "call", counting)
+    return most
+
+
+@pytest.mark.thorough
 async def test_the_progress_of_4_100_jobs_is_recorded(queue: StoredQueue) -> None:
     await put_many(queue, MANY)
     leases = await take_all(queue)
@@ -86,10 +110,25 @@ async def test_the_progress_of_4_100_jobs_is_recorded(queue: StoredQueue) -> Non
     assert await queue.report("w1", items, serial="1") == set()
     stale = [progress(lease, 3)._replace(epoch=2) for lease in leases]
     assert await queue.report("w1", stale, serial="2") == taken
-
     assert len(taken) == MANY
     records = [await queue.record(lease.job.job_id) for lease in leases[:: PER_CALL - 1]]
     assert {record and record.generated for record in records} == {2}
+
+
+async def test_many_jobs_are_taken_lost_and_ended_in_short_calls(
+    queue: StoredQueue, clock: Clock, most_commands: Counter[str]
+) -> None:
+    await put_many(queue, SOME)
+    most_commands.clear()
+    assert len(await take_all(queue)) == SOME
+    assert await pass_time(queue, clock, LEASE_MS, renewing=False) == SOME
+    await queue.renew("w1")
+    again = await take_all(queue)
+    assert await queue.report("w1", [progress(lease, 2) for lease in again]) == set()
+    ends = [progress(lease, 3, ends=Outcome.FINISHED) for lease in again]
+    assert (await queue.turn("w1", PLENTY, ends)).refused == set()
+    assert len(again) == SOME
+    assert max(most_commands.values()) <= MOST_COMMANDS, most_commands
 
 
 async def test_a_report_that_is_sent_again_repeats_none_of_its_parts(
@@ -118,7 +157,7 @@ async def test_a_report_that_is_sent_again_repeats_none_of_its_parts(
     assert await queue.report("w1", items, serial="2") == {lease.job.job_id for lease in leases}
 
 
-async def test_an_outage_is_cleared_up_in_a_call_for_each_64_jobs(
+async def test_an_outage_is_cleared_up_a_few_jobs_at_a_time(
     queue: StoredQueue, clock: Clock, client: redis.asyncio.Redis
 ) -> None:
     await put_many(queue, SOME)
@@ -139,7 +178,7 @@ async def test_an_outage_is_cleared_up_in_a_call_for_each_64_jobs(
     assert len(first) == len(again) == count == SOME
     assert heard == [False, True]
     assert presence is QueuePresence.ORPHANED
-    assert min(unknown.count, lost.count) > SOME // PER_CALL
+    assert min(unknown.count, lost.count) > SOME // JOBS_PER_CALL
 
 
 async def counters(client: redis.asyncio.Redis) -> int:

@@ -31,7 +31,8 @@ from tests.support.store import topology
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
 LEASE_MS = 1_000
-TENANTS, GATEWAYS, WORKERS = ("red", "green", "blue"), ("g1", "g2"), ("w1", "w2", "w3")
+TENANTS = "red", "green", "blue", "cyan", "pink", "gold", "grey"
+GATEWAYS, WORKERS = ("g1", "g2"), ("w1", "w2", "w3")
 BEGINNINGS = tuple(name * DIGEST_BYTES for name in (b"a", b"b", b"c"))
 FIGURES = lanes(
     latency={"max_queued": 12, "max_wait_ms": 6_000.0},
@@ -43,7 +44,7 @@ randoms = st.builds(Random, st.integers(0, 2**32 - 1))
 def yielding(rng: Random) -> Yielding:
     """What a lane's own work in some worker would yield."""
     return Yielding(
-        begun=tuple(rng.sample(TENANTS, rng.randint(0, len(TENANTS)))),
+        begun=tuple(rng.sample(TENANTS, rng.randint(0, 3))),
         waiting=tuple(rng.sample(TENANTS, rng.choice([0, 0, 1]))),
         jobs=rng.choice([0, 1, 2]),
         sequences=rng.choice([0, 1, 3]),
@@ -158,13 +159,34 @@ class Twins(RuleBasedStateMachine):
             pool_tokens=rng.choice([0, 100, 1_000]),
             yielding={lane: yielding(rng) for lane in LaneName if rng.random() < 0.6},
         )
-        called = self.some_jobs(rng)
-        leases = self.both(lambda queue: queue.turn(worker, capacity, called=called)).leases
+        called, unreached = self.some_jobs(rng), rng.sample(GATEWAYS, rng.choice([0, 0, 1, 2]))
+        items, serial = self._items(worker, rng) if rng.random() < 0.5 else [], str(next(self.numbers))
+        turn = self.both(
+            lambda queue: queue.turn(worker, capacity, items, called=called, unreached=unreached, serial=serial)
+        )
+        self.ended_by_worker |= {item.job_id for item in items if item.ends} - turn.refused
+        leases = turn.leases
+        if items or leases:  # else a repeat changes nothing but who is called
+            again = self._run(
+                self.stored.turn(worker, capacity, items, called=called, unreached=unreached, serial=serial)
+            )
+            assert again == turn
         for lease in leases:
+            assert lease.job.gateway_id not in unreached
             assert capacity.holds(lease.job.n, lease.job.max_total_tokens)
             assert lease.epoch > self.epochs[lease.job.job_id]
             self.epochs[lease.job.job_id] = lease.epoch
         self.leases += leases
+
+    def _items(self, worker: str, rng: Random) -> list[Progress]:
+        leases = {lease.job.job_id: lease for lease in self.leases}  # the last one of each job
+        records = {job_id: record for job_id in leases if (record := self._known(job_id))}
+        held = [
+            job_id
+            for job_id, record in records.items()
+            if record.worker_id == worker and (record.state is JobState.LEASED or rng.random() < 0.1)
+        ]
+        return [_progress(leases[job_id], records[job_id], rng) for job_id in held[-rng.choice([1, 3, 7]) :]]
 
     @rule(rng=randoms)
     def report(self, rng: Random) -> None:
@@ -339,6 +361,7 @@ def test_memory_and_store_answer_alike(
         monkeypatch.setattr(module, "OLDEST_PER_TAKE", 1, raising=False)
         monkeypatch.setattr(module, "LOOKS_PER_TAKE", 3, raising=False)
     monkeypatch.setattr(bounds, "PER_CALL", 3)
+    monkeypatch.setattr(bounds, "JOBS_PER_CALL", 3)
 
     class OnServer(Twins):
         url = request.getfixturevalue(server).url

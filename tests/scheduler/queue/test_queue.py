@@ -175,14 +175,14 @@ async def test_nothing_is_known_of_a_job_that_was_never_put(queue: Queue) -> Non
     await queue.forget(["ghost"])
 
 
-async def test_forget_drops_ended_jobs_only(queue: Queue) -> None:
+async def test_forget_drops_ended_jobs_and_returns_the_others(queue: Queue) -> None:
     await queue.put(job("ended"))
     await queue.cancel("ended")
     await queue.put(job("leased"))
     await taken(queue)
     await queue.put(job("queued"))
 
-    await queue.forget(["ended", "leased", "queued"])
+    assert await queue.forget(["ended", "leased", "queued", "unknown"]) == {"leased", "queued"}
 
     assert await queue.record("ended") is None
     assert await queue.record("leased") is not None

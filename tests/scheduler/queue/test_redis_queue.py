@@ -197,7 +197,7 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: TakingQueue, s
 
     records = [key async for key in store.scan_iter("fl:*:job:*")]
     assert all([0 < await store.pttl(key) <= KEPT_MS for key in records])
-    assert not await store.hexists("fl:{model@1}:job:a", "body")
+    assert not await store.hget("fl:{model@1}:job:a", "body")
     await queue.forget("abc")
 
     keys: list[Any] = await store.keys()
@@ -207,7 +207,7 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: TakingQueue, s
         "gateways",
         "level",
         "reported:w1",
-        "took:w1",
+        "turned:w1",
         "workers",
     }
 

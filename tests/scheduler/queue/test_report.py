@@ -168,3 +168,13 @@ async def test_an_end_without_tokens_is_enough(queue: Queue) -> None:
     record = await queue.record("a")
     assert record is not None
     assert record.outcome is Outcome.FAILED
+
+
+async def test_what_a_turn_reports_is_charged_before_its_jobs_are_chosen(queue: Queue) -> None:
+    lease = await leased(queue)
+    await queue.put(job("again"))
+    await queue.put(job("other", tenant="other"))
+
+    turn = await queue.turn("w1", room(latency=1), [Progress("a", lease.epoch, 3_000, 100_000.0)])
+
+    assert [other.job.job_id for other in turn.leases] == ["other"]

@@ -93,17 +93,24 @@ async def erase(two: Two) -> None:
     assert await two.plain.record("b") is not None
 
 
-async def trim_events(two: Two) -> None:
-    """Of gateways that live, and of one whose lease has lapsed: nothing else trims the events of that one."""
+async def trim_streams(two: Two) -> None:
+    """Of a worker, of a gateway, and of a dead gateway, whose events nothing else trims."""
     for gateway in ("gw", "dead"):
         await two.plain.gateway_alive(gateway)
         await two.plain.put(job(f"of-{gateway}", gateway_id=gateway))
         await two.plain.cancel(f"of-{gateway}")
     await two.pass_time(2 * GATEWAY_LEASES * LEASE_MS, "gw")
-    await two.plain.erase("acme", 0, events_until_ms=1)
-    assert [len((await two.plain.read_events(gateway, "0-0", 0))[1]) for gateway in ("gw", "dead")] == [1, 1]
-    await two.twice.erase("acme", 0, events_until_ms=10**15)
-    assert [len((await two.plain.read_events(gateway, "0-0", 0))[1]) for gateway in ("gw", "dead")] == [0, 0]
+    await two.plain.turn("w1", room(latency=1))
+    await two.plain.put(job("given"))
+
+    async def left() -> list[int]:
+        events = [(await two.plain.read_events(gateway, "0-0", 0))[1] for gateway in ("gw", "dead")]
+        return [*map(len, events), len((await two.plain.read_news("w1", "0-0", 0)).leases)]
+
+    await two.plain.erase("acme", 0, streams_until_ms=1)
+    assert await left() == [1, 1, 1]
+    await two.twice.erase("acme", 0, streams_until_ms=10**15)
+    assert await left() == [0, 0, 0]
 
 
 async def position(two: Two) -> None:
@@ -223,7 +230,7 @@ CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
             keep,
             forget,
             erase,
-            trim_events,
+            trim_streams,
             position,
             waiting,
             depths,

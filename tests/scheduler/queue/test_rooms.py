@@ -42,7 +42,8 @@ async def called(queue: Queue) -> dict[str, list[str]]:
 
 def full(jobs: int = 1, tenant: str = "crowd") -> Capacity:
     """A worker without room, whose work in the latency lane would yield."""
-    return Capacity({}, {}, max_sequences=8, yielding={"latency": Yielding((tenant,), (), jobs, 4, 10_000)})
+    own = Yielding((tenant,), (), jobs, 4, 10_000)
+    return Capacity({}, {}, max_sequences=8, pool_tokens=10_000, yielding={"latency": own})
 
 
 async def test_a_new_job_is_leased_at_once_to_the_worker_with_the_most_room(queue: Queue) -> None:
@@ -73,7 +74,7 @@ async def test_jobs_are_spread_over_what_rooms_have_left(queue: Queue) -> None:
 
     puts = [await queue.put(job(f"f{number}", prompt=prompt, max_tokens=1)) for number in range(6)]
 
-    assert [put.called for put in puts] == ["w3", "w2", "w3", "w1", "w2", ""]
+    assert [put.called for put in puts] == ["w3", "w2", "w3", "w1", "w2", "w1"]
     assert [put.position for put in puts] == [0, 0, 0, 0, 0, 1]
     assert await given(queue) == {"w1": ["f3"], "w2": ["f1", "f4"], "w3": ["f0", "f2"]}
 
@@ -93,6 +94,48 @@ async def test_where_no_room_fits_a_job_waits_for_room_to_grow(queue: Queue) -> 
 
     assert (await given(queue), await called(queue)) == ({}, {})
     assert await offer(queue, "w1", room(latency=3)) == ["a"]
+
+
+async def test_a_worker_whose_room_may_have_grown_enough_is_asked(queue: Queue) -> None:
+    await offer(queue, "w1", room(latency=8, kv_tokens=50, pool_tokens=1_000))
+
+    assert (await queue.put(job("a", prompt=tuple(range(100))))).called == "w1"
+
+    assert (await given(queue), await called(queue)) == ({}, {"w1": ["a"]})
+    assert await offer(queue, "w1", room(latency=8, kv_tokens=500, pool_tokens=1_000)) == ["a"]
+
+
+async def test_workers_that_know_that_jobs_wait_are_not_asked_about_their_growth(queue: Queue) -> None:
+    little = room(latency=8, kv_tokens=50, pool_tokens=1_000)
+    for worker in WORKERS:
+        await offer(queue, worker, little)
+    turns = 0
+
+    for name in "abcd":
+        await queue.put(job(name, prompt=tuple(range(100))))
+        while calls := await called(queue):
+            for worker, jobs in calls.items():
+                turns += 1
+                assert (await queue.turn(worker, little, called=jobs)).jobs_wait
+
+    assert turns == len(WORKERS), "each of them once"
+    for worker in WORKERS[1:]:
+        await offer(queue, worker, room())
+    assert await offer(queue, "w1", room(latency=8)) == ["a", "b", "c", "d"]
+    assert not (await queue.turn("w1", little)).jobs_wait
+    assert (await queue.put(job("e", prompt=tuple(range(100))))).called == "w1", "it would not ask by itself"
+
+
+async def test_no_worker_is_called_to_yield_to_a_job_that_it_could_never_run(queue: Queue) -> None:
+    yielding = {"latency": Yielding(("crowd",), (), 1, 4, 10_000)}
+    await queue.turn("w1", Capacity({}, {}, max_sequences=8, pool_tokens=1_000, yielding=yielding))
+    for worker, unreached in (("w2", ()), ("w3", ["gw"])):
+        full = Capacity({}, {}, max_sequences=8, pool_tokens=50, yielding=yielding)
+        await queue.turn(worker, full, unreached=unreached)
+
+    assert (await queue.put(job("long", max_tokens=900))).called == "w1"
+    assert (await queue.put(job("short", max_tokens=2))).called == "w2", "although a later name comes first"
+    assert (await queue.put(job("next", max_tokens=2))).called == ""
 
 
 async def test_a_worker_that_could_never_end_a_job_does_not_get_it(queue: Queue) -> None:
@@ -239,6 +282,7 @@ async def test_a_worker_that_does_not_start_what_it_was_given_loses_it(queue: Qu
     assert await queue.rouse(["a"]) == {"a"}
 
     assert (await queue.position("a"), await called(queue)) == (1, {"w2": ["a"]})
+    assert await given(queue) == {}, "the worker that was too late does not start it either"
     [lease] = (await queue.turn("w2", room(latency=1))).leases
     assert (lease.job.job_id, lease.epoch, lease.started) == ("a", 3, True)
     assert (await queue.put(job("b"))).called == "w1", "and it gets no other before its next turn"
@@ -261,6 +305,34 @@ async def test_a_leased_job_that_a_worker_took_is_left_to_it(queue: Queue, clock
 
     assert await queue.rouse(["a", "unknown"]) == set()
     assert await queue.position("a") is None
+
+
+async def test_a_worker_gets_no_job_of_a_gateway_that_it_cannot_reach(queue: Queue) -> None:
+    await queue.turn("w3", room(latency=2, throughput=2, kv_tokens=400), unreached=["gw"])
+    await offer(queue, "w2", room(latency=2, throughput=2, kv_tokens=300))
+
+    assert (await queue.put(job("new"))).called == "w2", "although it has less room"
+    assert (await queue.put(job("other", gateway_id="gw2"))).called == "w3"
+    await queue.put(job("waits", n=2))
+    assert await called(queue) == {"w2": ["waits"]}, "although it has fewer rows"
+    turn = await queue.turn("w3", PLENTY, unreached=["gw"])
+
+    assert turn.leases == []
+    assert await offer(queue, "w3", PLENTY) == ["waits"], "it reaches the gateway again"
+
+
+async def test_a_job_returned_by_a_worker_out_of_reach_goes_to_another(queue: Queue) -> None:
+    await offer(queue, "w1", room(latency=2))
+    await queue.put(job("a"))
+    await queue.put(job("behind", gateway_id="gw2", n=2))
+    await queue.turn("w1", room(latency=1), unreached=["gw"])
+    await queue.release("w1", ["a"])
+    assert await called(queue) == {"w1": ["behind"]}, "no other worker has room"
+
+    turn = await queue.turn("w1", room(latency=2), unreached=["gw"])
+
+    assert [lease.job.job_id for lease in turn.leases] == ["behind"]
+    assert await offer(queue, "w2", room(latency=1)) == ["a"]
 
 
 async def test_a_worker_that_retires_gets_no_new_job(queue: Queue) -> None:

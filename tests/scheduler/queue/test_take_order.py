@@ -204,9 +204,9 @@ async def test_who_had_the_lane_alone_does_not_wait_for_it_afterwards(make_queue
 
 async def test_a_flood_in_one_lane_does_not_count_in_the_other(make_queue: MakeQueue) -> None:
     queue = make_queue(window=100.0)
-    for index in range(10):
+    for index in range(8):
         await queue.put(job(f"flood{index}", "acme", BATCH))
-    await taken(queue, room(throughput=10))
+    await taken(queue, room(throughput=8))
 
     await queue.put(job("a", "acme"))
     await queue.put(job("b", "blue"))
@@ -280,6 +280,8 @@ async def test_the_heads_of_the_32_least_served_are_compared_for_each_job(queue:
     await queue.put(job("pressed", "t39", ttft_ms=10.0))
 
     job_ids = await taken(queue)
+    while more := await taken(queue):
+        job_ids += more
 
     assert job_ids[:9] == [*(f"f{index:02}" for index in range(8)), "pressed"]
     assert len(job_ids) == 40

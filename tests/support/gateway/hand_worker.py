@@ -1,4 +1,4 @@
-"""A worker for tests: the real queue, registry and links, a written script instead of a model."""
+"""A worker for tests: the real queue, registry and links, and a script instead of a model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,11 +26,13 @@ from fairlane.scheduler.protocol.messages import (
     WorkerStatus,
 )
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
+from fairlane.scheduler.queue.shards import shard_names
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
 from fairlane.worker.outlet import Outlet
 from fairlane.worker.reports import Publication
 from fairlane.worker.runtime import dial
+from fairlane.worker.shards.store_reports import StoreCalls
 from tests.support.gateway.cards import byte_level_card
 from tests.support.scheduler.queues import TakingQueue
 
@@ -49,49 +51,49 @@ def _text_model(card: bytes) -> TextModel:
 
 @dataclass
 class HandWorker:
-    """Says the same words to everyone, a token of each choice per step, and then ends the choice.
-
-    `limit` holds every choice after so many tokens, until it is raised or None.
-    """
+    """Generates the same words for every choice, one token per step, and then ends the choice."""
 
     redis: redis.asyncio.Redis
     card: ModelCard = field(default_factory=byte_level_card)
     worker_id: str = "hand"
     words: str = SAID
+    # Tokens of each choice after which it waits; None: no limit.
     limit: int | None = None
+    # Jobs that generate nothing for now.
     held: set[str] = field(default_factory=set)
-    """Jobs that say nothing for now."""
     taking: bool = True
     lease_ms: int = 6_000
     blocks: int = 256
     lanes: dict[LaneName, Lane] = field(default_factory=lambda: dict(DEFAULT_LANES))
     step_weights: tuple[float, ...] = ()
     single_stream_ms: float = 0.0
+    # Added to the duration of a step.
     step_s: float = 0.0
-    """How long a step takes, beside what it does."""
+    # The one shard of its queue that it serves.
+    shard: int = 0
+    # Error with which each job fails before its first token; empty: none.
     fails: str = ""
-    """With this reason each job ends as failed, before its first token."""
     leases: dict[str, Lease] = field(default_factory=dict)
     produced: dict[str, list[int]] = field(default_factory=dict)
+    # Set once the registry has its first heartbeat.
     known: asyncio.Event = field(default_factory=asyncio.Event)
-    """The registry has its first heartbeat."""
     seen: list[Lease] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    # Output tokens per choice that a job may produce, if that was raised.
     granted: dict[str, int] = field(default_factory=dict)
-    """Output tokens per choice that it may make, where that was raised."""
 
     @property
     def script(self) -> Sequence[int]:
-        """What every choice says, its end token included."""
+        """The tokens of every choice, including its end token."""
         return (*_text_model(msgspec.json.encode(self.card)).encode(self.words), self.card.eos_token_ids[0])
 
     def say(self, words: str) -> None:
-        """What every choice says from now on."""
+        """Set the words of every choice from now on."""
         self.words = words
         self._script = self.script
 
     def renew(self) -> None:
-        """Serve from now on as a new worker does."""
+        """Reset all settings, as for a new worker."""
         self.limit, self.taking, self.fails, self.step_s = None, True, "", 0.0
         self.held.clear()
         self.seen.clear()
@@ -103,15 +105,21 @@ class HandWorker:
         registry = RedisRegistry(self.redis)
         sha256 = await self._sure(partial(registry.announce, self.card))
         await self._sure(registry.link_secret)
-        self.queue = TakingQueue(self.redis, queue_name(self.card.model, sha256), self.lanes, lease_ms=self.lease_ms)
+        queue = queue_name(self.card.model, sha256)
+        shard = shard_names(queue)[self.shard]
+        self.queue = TakingQueue(self.redis, shard, self.lanes, lease_ms=self.lease_ms)
 
         self.outlet = Outlet(
             self,
-            dial=partial(dial, self.worker_id, self.queue.name, registry),
-            report=lambda items, serial: self.queue.report(self.worker_id, items, serial=serial),
-            release=partial(self.queue.release, self.worker_id),
+            dial=partial(dial, self.worker_id, queue, registry),
+            stores=[
+                StoreCalls(
+                    lambda items, serial: self.queue.report(self.worker_id, items, serial=serial),
+                    partial(self.queue.release, self.worker_id),
+                    self.queue.new_serial,
+                )
+            ],
             link=StoreLink(self.lease_ms / 1e3),
-            new_serial=self.queue.new_serial,
             patience_s=self.lease_ms / 2e3,
         )
         tasks = [asyncio.create_task(self._beat(registry, sha256)), asyncio.create_task(self.outlet.run())]
@@ -120,10 +128,12 @@ class HandWorker:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.outlet.aclose()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # also after another cancellation: a gateway must see that its links are gone
+                await self.outlet.aclose()
 
-    # What the outlet asks of its owner.
+    # worker.outlet.JobOwner.
 
     def start_job(self, lease: Lease, *, again: bool) -> None:
         self.seen.append(lease)
@@ -169,11 +179,12 @@ class HandWorker:
 
     async def _serve(self) -> None:
         self._script = self.script
-        last_id = "0-0"
+        self._last_id = "0-0"
         self._may_find = True
         while True:
-            news = await self._sure(partial(self.queue.read_news, self.worker_id, last_id, self._patience_ms()))
-            last_id = news.last_id
+            news = await self._sure(partial(self.queue.read_news, self.worker_id, self._last_id, self._patience_ms()))
+            self._last_id = news.last_id
+            self._accept(news.leases)
             for control in news.controls:
                 if isinstance(control, Cancel) and self.outlet.cancel(control.job_id):
                     self.cancel_job(control.job_id)
@@ -198,14 +209,19 @@ class HandWorker:
         pool = 16 * self.blocks
         free = 8 - len(self.leases)
         room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, pool))
-        turn = await self._sure(partial(self.queue.turn, self.worker_id, room))
-        # It offers no room, so that jobs wait while it does not take. It is called as one whose work may yield.
+        # The second turn offers no room, so that jobs wait while `taking` is False; work that may yield gets it called.
         offer = Yielding((), (), 1, free, pool)
         called = Capacity({}, {}, pool_tokens=pool, yielding=dict.fromkeys(LaneName, offer))
-        await self._sure(partial(self.queue.turn, self.worker_id, called))
-        for lease in turn.leases:
-            self.outlet.took([lease])
-            if lease.job.max_total_tokens > pool:  # as an engine does
+        for capacity in (room, called):
+            turn = await self._sure(partial(self.queue.turn, self.worker_id, capacity, last_id=self._last_id))
+            self._accept(turn.leases)
+
+    def _accept(self, leases: Sequence[Lease]) -> None:
+        """Start jobs that were leased by a turn, or at once when they were put between the two turns."""
+        self.outlet.took(leases)
+        pool = 16 * self.blocks
+        for lease in leases:
+            if lease.job.max_total_tokens > pool:  # as in an engine
                 self.leases.pop(lease.job.job_id, None)
                 self._end(lease, Outcome.FAILED, error=f"it needs more than {pool} tokens")
 
@@ -249,7 +265,7 @@ class HandWorker:
         self.outlet.put([Publication(lease, (*deltas, end), cost=1.0, ends=Outcome.FINISHED)])
 
     def _next(self, lease: Lease, index: int) -> int:
-        """The script; where a job ignores its end token, again and again."""
+        """Return the next token of the script, which repeats for a job that ignores its end token."""
         return self._script[index % len(self._script)]
 
     def _end(self, lease: Lease, outcome: Outcome, error: str = "") -> None:
@@ -259,12 +275,12 @@ class HandWorker:
         self.outlet.put([Publication(lease, (end,), ends=outcome)])
 
     async def tell(self, event: Event) -> None:
-        """Publish an event that brings no token, of a job in hand."""
+        """Publish an event without tokens of a running job."""
         lease = self.leases[event.job_id]
         self.outlet.put([Publication(lease, (event,))])
 
     async def _sure(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask again until the store answers."""
+        """Repeat a call until the store answers."""
         while True:
             try:
                 return await call()

@@ -150,9 +150,7 @@ class Served:
         await until(
             lambda: (
                 not (
-                    parts.fleet.dispatcher.jobs
-                    or parts.requests.settlements.in_hand
-                    or parts.accounts.escrow.unreported
+                    parts.fleet.dispatcher.jobs or parts.requests.settlements.in_hand or parts.accounts.pools.unreported
                 )
             )
         )

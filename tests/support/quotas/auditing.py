@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import redis.asyncio
 
-from fairlane.quotas import keyspace
+from fairlane.quotas import audit, keyspace
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.scripts import Database, Reply
@@ -45,5 +45,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, left: int 
 
         return asks
 
+    monkeypatch.setattr(audit, "VALID_MS", 0)  # no test waits for rights that an absent store might have given
     monkeypatch.setattr(Database, "run", patch(Database.run))
     monkeypatch.setattr(Database, "call", patch(Database.call))

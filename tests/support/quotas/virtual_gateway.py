@@ -10,6 +10,7 @@ import redis.asyncio
 
 from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.pipeline.escrow import EscrowedQuotas
+from fairlane.gateway.pipeline.pools import Pools
 from fairlane.quotas.escrow.pool import Pair
 from fairlane.quotas.escrow.transfers import EscrowStore
 from fairlane.quotas.store import Ask, Charge, Need, QuotaStore, Reservation
@@ -58,8 +59,8 @@ class VirtualGateway:
         async def alone() -> int:
             return 1
 
-        escrowed = EscrowedQuotas(store, count or alone, clock=lambda: time.now_s, pause=time.pause)
-        return cls(escrowed, time, escrowed.next_name)
+        pools = Pools(store, count or alone, clock=lambda: time.now_s, pause=time.pause)
+        return cls(EscrowedQuotas(pools), time, pools.next_name)
 
     @property
     def escrowed(self) -> EscrowedQuotas:
@@ -92,7 +93,7 @@ class VirtualGateway:
     async def sleep(self, by_s: float) -> None:
         self.time.move(by_s)
         await asyncio.sleep(0)
-        while isinstance(self.quotas, EscrowedQuotas) and self.time.waiting < self.quotas.pools:  # noqa: ASYNC110
+        while isinstance(self.quotas, EscrowedQuotas) and self.time.waiting < self.quotas.pools.count:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
     async def load(self, tenants: int, *, seconds: float, rate: float, output: int, token_s: float) -> int:

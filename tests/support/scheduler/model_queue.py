@@ -4,7 +4,7 @@ A state-machine test sends both queues the same calls, so a rule that changes in
 change here or in `fairlane.scheduler.queue.memory_queue`, which simulations use."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity
@@ -178,6 +178,8 @@ class ModelQueue(LaneQueue):
             if 0 <= now_ms - entry.taken_ms < HANDED_PATIENCE_MS:
                 return True
             self.rooms.withdraw(entry.worker_id)
+            given, job_id = self.rooms.given[entry.worker_id], entry.job.job_id
+            self.rooms.given[entry.worker_id] = [lease for lease in given if lease.job.job_id != job_id]
             self._jobs.give_back(entry, now_ms)
         elif 0 <= now_ms - max(entry.queued_ms, entry.roused_ms) < CALL_PATIENCE_MS / 2:
             return bool(entry.called)
@@ -195,10 +197,11 @@ class ModelQueue(LaneQueue):
             return None
         return Published(entry.job.prompt_print, self._jobs.token_ids.get(job_id, ((),) * entry.job.n))
 
-    def forget(self, job_ids: Iterable[str]) -> None:
-        super().forget(job_ids)
+    def forget(self, job_ids: Iterable[str]) -> set[str]:
+        unended = super().forget(job_ids)
         for job_id in self._jobs.token_ids.keys() - self._jobs.entries.keys():
             del self._jobs.token_ids[job_id]
+        return unended
 
     def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
         self._gateways[gateway_id] = now_ms + GATEWAY_LEASES * self._lease_ms
@@ -210,23 +213,27 @@ class ModelQueue(LaneQueue):
         now_ms: int,
         worker_id: str,
         capacity: Capacity,
-        items: Iterable[Progress] = (),
+        items: Sequence[Progress] = (),
         *,
         called: Iterable[str] = (),
+        unreached: Sequence[str] = (),
         serial: str = "",
     ) -> Turn:
         refused = self.report(worker_id, items, serial=serial)
-        self._expire(now_ms)
-        leases: list[Lease] = []
+        most = bounds.JOBS_PER_CALL
+        most -= len(items[:most])
+        most = max(0, most - self._expire(now_ms, bounds.JOBS_PER_CALL))
+        leases, has_more = list[Lease](), False
         if worker_id not in self._lost:
-            order = self._order(now_ms, worker_id, capacity)
-            leases = self._pick(now_ms, worker_id, order)
+            order = self._order(now_ms, worker_id, capacity, unreached)
+            leases = self._pick(now_ms, worker_id, order, most)
+            has_more = len(leases) >= most and self.queued > 0
             self.rooms.withdraw(worker_id)
             for entry in filter(None, map(self._jobs.entries.get, called)):
                 if self._waits(entry):
                     self._call_again(now_ms, entry)
-            self.rooms.register(worker_id, order.room, order.yielding)
-        return Turn(refused, leases)
+            self.rooms.register(worker_id, order.room, order.yielding, jobs_wait=self.queued > 0)
+        return Turn(refused, leases, has_more, self.queued > 0)
 
     def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
         return self.turn(now_ms, worker_id, capacity).leases
@@ -247,7 +254,7 @@ class ModelQueue(LaneQueue):
 
     def report(self, worker_id: str, items: Iterable[Progress], *, serial: str = "") -> set[str]:
         refused = set[str]()
-        for part, chunk in enumerate(bounds.chunks(items)):
+        for part, chunk in enumerate(bounds.chunks(items, bounds.JOBS_PER_CALL)):
             last_serial, last_refused = self._reported.get((worker_id, part), ("", set()))
             if not serial or last_serial != serial:
                 last_refused = super().report(worker_id, chunk)
@@ -325,10 +332,10 @@ class ModelQueue(LaneQueue):
         return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # the clock may have jumped ahead and back
 
     def _reclaim_some(self, now_ms: int) -> tuple[int, bool]:
-        """Do the work of one call of the `reclaim` script, for at most PER_CALL jobs.
+        """Do the work of one call of the `reclaim` script, for at most JOBS_PER_CALL jobs.
 
         Return how many jobs were taken from dead workers, and whether more work is left."""
-        left, lost = bounds.PER_CALL - self._expire(now_ms), 0
+        left, lost = bounds.JOBS_PER_CALL - self._expire(now_ms, bounds.JOBS_PER_CALL), 0
         gateways = _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms)
         workers = _lapsed(self._workers, now_ms, self._lease_ms)
         for gateway_id in gateways:
@@ -341,7 +348,7 @@ class ModelQueue(LaneQueue):
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
         self._call_for_returned()
         has_more_counters = self._jobs.forget_counters()
-        return lost, has_more_counters or left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
+        return lost, has_more_counters or left <= 0 or bounds.JOBS_PER_CALL in {len(gateways), len(workers)}
 
     def _abandon(self, gateway_id: str, most: int) -> int:
         """Cancel at most `most` jobs of a dead gateway and return how many."""
@@ -372,4 +379,4 @@ def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
     for name, expires_ms in leases.items():
         leases[name] = min(expires_ms, now_ms + length_ms)
     late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)
-    return [name for _, name in late[: bounds.PER_CALL]]
+    return [name for _, name in late[: bounds.JOBS_PER_CALL]]

@@ -73,9 +73,11 @@ class MemoryQueue:
         items: Sequence[Progress] = (),
         *,
         called: Sequence[str] = (),
+        unreached: Sequence[str] = (),
         serial: str | None = None,
     ) -> Turn:
-        return self._queue.turn(self._clock(), worker_id, capacity, items, called=called, serial=serial or "")
+        now_ms, own = self._clock(), serial or ""
+        return self._queue.turn(now_ms, worker_id, capacity, items, called=called, unreached=unreached, serial=own)
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
         """A turn of a worker that leaves no room, so that later jobs wait."""
@@ -98,8 +100,8 @@ class MemoryQueue:
     async def published(self, job_id: str) -> Published | None:
         return self._queue.published(job_id)
 
-    async def forget(self, job_ids: Iterable[str]) -> None:
-        self._queue.forget(job_ids)
+    async def forget(self, job_ids: Iterable[str]) -> set[str]:
+        return self._queue.forget(job_ids)
 
     async def position(self, job_id: str) -> int | None:
         return self._queue.position(job_id)

@@ -76,6 +76,12 @@ class Masters:
         wait_for(lambda: b"master_link_status:up" in self.ask(replica, "INFO", "replication"))
         wait_for(lambda: all(self._knows_replica(port, replica) for port in self.ports))
 
+    def replicate(self, key: str) -> None:
+        """Return once a replica has all that was written to the node that holds the key's slot."""
+        with redis.Redis(port=self.holder(key), socket_timeout=WAIT_S) as client:
+            client.set(key, "", px=1)
+            assert client.wait(1, int(WAIT_S * 1_000)) >= 1
+
     def holder(self, key: str) -> int:
         """Return the port of the node that holds a key's slot."""
         slot = key_slot(key.encode())

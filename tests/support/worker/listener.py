@@ -13,6 +13,7 @@ from fairlane.scheduler.links.listener import LinkListener
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Job
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.shards import queue_of
 from fairlane.scheduler.queue.types import JobRecord, Put
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
@@ -49,7 +50,7 @@ class Listener(GatewayEnd):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.queue_name = self.queue.name
+        self.queue_name = queue_of(self.queue.name)
         self.queue.listener = self
         self.on_news = self._news.set
         self.links = LinkListener(self.gateway_id, self.registry.link_secret, self)

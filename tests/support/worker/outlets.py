@@ -26,6 +26,7 @@ from fairlane.store.retry import StoreLink
 from fairlane.worker.leases import HeldLeases
 from fairlane.worker.outlet import Outlet
 from fairlane.worker.reports import Publication
+from fairlane.worker.shards.store_reports import StoreCalls
 from tests.support.worker.gateway_end import GatewayEnd
 from tests.support.worker.memory_link import MemoryLink
 
@@ -178,15 +179,19 @@ class OutletWorker:
         self.started: Counter[str] = Counter()
         self.reported: deque[Publication] = deque()
         self.is_up = True
+        self.reached = 0
         self._link: MemoryLink | None = None
         self._serials = iter(range(10**6))
         self.outlet = Outlet(
             self,
             dial=self._dial,
-            report=partial(store.report, name),
-            release=partial(store.release, name),
+            stores=[
+                StoreCalls(
+                    partial(store.report, name), partial(store.release, name), lambda: f"{name}:{next(self._serials)}"
+                )
+            ],
             link=StoreLink(5.0),
-            new_serial=lambda: f"{name}:{next(self._serials)}",
+            on_reached=self._reach,
             patience_s=PATIENCE_S,
         )
         self._task = asyncio.get_running_loop().create_task(self.outlet.run())
@@ -200,6 +205,9 @@ class OutletWorker:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.outlet.aclose()
+
+    def _reach(self) -> None:
+        self.reached += 1
 
     def _dial(self, _job: Job, peer: GatewayPeer) -> MemoryLink:
         self._link = MemoryLink(self.gateway, peer, self.name, is_up=self.is_up)

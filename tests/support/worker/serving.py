@@ -14,11 +14,13 @@ from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, WorkerStatus
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.shards import shard_names
 from fairlane.scheduler.queue.types import News, Turn
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine_thread import Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.reports import EngineObserver
 from fairlane.worker.runtime import dial
 from fairlane.worker.server import WorkerServer
 from tests.support.scheduler.queues import TakingQueue
@@ -115,31 +117,35 @@ class Worker:
 @asynccontextmanager
 async def working(
     url: str, *, lease_s: float = 20.0, drain_s: float = 10.0, runner: ScriptedRunner | None = None,
-    worker_id: str = "worker", max_sequences: int = 8, prefix_share: float | None = None,
+    worker_id: str = "worker", max_sequences: int = 8, prefix_share: float | None = None, queue_name: str = QUEUE,
+    observers: Sequence[EngineObserver] = (),
 ) -> AsyncIterator[Worker]:  # fmt: skip
     """A worker from start to end. Its lease is so long that no heartbeat helps where a wake-up is due."""
     runner = runner or ScriptedRunner()
     client = redis.asyncio.from_url(url, socket_timeout=None)
-    queue = WatchedQueue(client, QUEUE, DEFAULT_LANES, lease_ms=int(lease_s * 1e3))
+    queues = [
+        WatchedQueue(client, name, DEFAULT_LANES, lease_ms=int(lease_s * 1e3)) for name in shard_names(queue_name)
+    ]
     registry = RedisRegistry(client)
     about = WorkerStatus(
-        worker_id=worker_id, model="tiny", queue=QUEUE, card_sha256="0" * 64, started_at_ms=0.0, blocks_total=64
+        worker_id=worker_id, model="tiny", queue=queue_name, card_sha256="0" * 64, started_at_ms=0.0, blocks_total=64
     )
     thread = WatchedThread(engine(runner, max_sequences=max_sequences, prefix_share=prefix_share), worker_id)
     server = WorkerServer(
         worker_id=worker_id,
         engine=thread,
-        queue=queue,
+        queues=queues,
         registry=registry,
         card=CARD,
         link=StoreLink(5.0),
-        dial=partial(dial, worker_id, QUEUE, registry),
+        dial=partial(dial, worker_id, queue_name, registry),
         heartbeat=Heartbeat(about, CostModel()),
+        observers=observers,
         lease_s=lease_s,
         drain_s=drain_s,
         block_s=1.0,
     )
-    worker = Worker(worker_id, server, thread, queue, registry, runner)
+    worker = Worker(worker_id, server, thread, queues[0], registry, runner)
     worker.task = asyncio.create_task(server.run())
     try:
         yield worker
@@ -151,7 +157,9 @@ async def working(
 
 
 @asynccontextmanager
-async def gateway(url: str, *, lease_s: float = 20.0) -> AsyncIterator[Listener]:
-    """A gateway at the workers' queue."""
-    async with listening(url, QUEUE, lease_s=lease_s) as listener:
+async def gateway(
+    url: str, *, lease_s: float = 20.0, shard: str = QUEUE, gateway_id: str = "gateway"
+) -> AsyncIterator[Listener]:
+    """A gateway at the workers' queue, or at one of its shards."""
+    async with listening(url, shard, lease_s=lease_s, gateway_id=gateway_id) as listener:
         yield listener

@@ -23,6 +23,7 @@ from fairlane.scheduler.protocol.messages import Job, Lease, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
+from fairlane.scheduler.queue.shards import LaneFloor
 from fairlane.scheduler.queue.types import News, Progress, Turn, in_rank_order
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine_thread import REST_S, Command, EngineThread
@@ -81,6 +82,7 @@ class VirtualStore:
         self.random = random
         self.queue = ModelQueue(DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
         self.lanes = [lane.name for lane in in_rank_order(DEFAULT_LANES)]
+        self.share_floors = [lane.share_floor for lane in in_rank_order(DEFAULT_LANES)]
         self.gateway = GatewayEnd()
         self.takes = 0
         self._serials = count()
@@ -89,6 +91,8 @@ class VirtualStore:
         """When each job was first leased."""
         self.gave_s: dict[str, float] = {}
         """When each worker last got a lease."""
+        self.links: dict[str, MemoryLink] = {}
+        """Each worker's last link."""
         self.violations: list[str] = []
         """For `on_take` to add to."""
         self._on_take = on_take
@@ -128,11 +132,14 @@ class VirtualStore:
         items: Sequence[Progress] = (),
         *,
         called: Sequence[str],
+        unreached: Sequence[str],
         last_id: str,
         serial: str,
+        floors: Sequence[LaneFloor] = (),
+        elsewhere: Sequence[int] = (),
     ) -> Turn:
         def take() -> Turn:
-            turn = self.queue.turn(self.now_ms, worker_id, capacity, items, called=called)
+            turn = self.queue.turn(self.now_ms, worker_id, capacity, items, called=called, unreached=unreached)
             for lease in turn.leases:
                 self._leased(worker_id, lease.job.job_id)
             if self._on_take is not None:
@@ -167,6 +174,7 @@ class VirtualStore:
             loop.call_at(due_s[to_worker], link.deliver_to_worker if to_worker else link.deliver_to_gateway)
 
         link.on_write = written
+        self.links[worker_id] = link
         return link
 
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
@@ -259,7 +267,7 @@ def virtual_worker(store: VirtualStore, worker_id: str, *, max_sequences: int, b
     return WorkerServer(
         worker_id=worker_id,
         engine=VirtualThread(worker_id, store.random, max_sequences, blocks),
-        queue=cast(RedisQueue, store),
+        queues=[cast(RedisQueue, store)],
         registry=cast(RedisRegistry, NoRegistry()),
         card=CARD,
         link=StoreLink(60.0),

@@ -257,9 +257,9 @@ class Faults:
         async with _Claim(self._busy, "store") as is_free:
             if is_free and await self.fleet.store.replicated(2.0):
                 store = self.fleet.store
+                self._note(f"fail over and lose {LOST_S:.0f} s of writes", loses_writes=True)
                 store.replication.hold()
                 await asyncio.sleep(LOST_S)
-                self._note(f"fail over and lose {LOST_S:.0f} s of writes", loses_writes=True)
                 await store.promote()
                 self.fleet.retarget()
 

@@ -129,6 +129,13 @@ class Store:
         async with redis.asyncio.Redis(host="127.0.0.1", port=self.ports[number], socket_timeout=5.0) as client:
             return await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
+    async def data_bytes(self, number: int) -> int:
+        """Return a server's memory without its replication backlog, which fills up; 0 if it does not answer."""
+        with suppress(redis.RedisError, OSError):
+            memory = await self.ask(number, "INFO", "memory")
+            return int(memory["used_memory"] - memory["mem_replication_backlog"])
+        return 0
+
     async def answers(self) -> None:
         async with asyncio.timeout(READY_S):
             while True:

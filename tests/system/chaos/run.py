@@ -56,7 +56,8 @@ class Report:
             f"ends: {dict(sorted(self.ends.items()))}",
             f"{self.tokens:,} tokens streamed and compared, {books.delivered:,} delivered, {books.charged:,} charged",
             f"{len(books.undercharged)} requests undercharged by {sum(books.undercharged)} tokens in all, at most "
-            f"{max(books.undercharged, default=0)}, whose gateway and worker were lost together",
+            f"{max(books.undercharged, default=0)}, whose gateway and worker were lost together, and "
+            f"{books.uncovered} tokens of requests that were sent again after such a loss",
             f"{len(books.lossy)} requests undercharged by {sum(books.lossy)} tokens, whose writes the store lost",
             *self.memory,
         ]
@@ -112,7 +113,7 @@ async def _strike(faults: Faults, case: Case, stopped: asyncio.Event) -> None:
 async def _sample(memory: Memory, fleet: Fleet) -> None:
     while True:
         await asyncio.sleep(SAMPLE_S)
-        memory.sample([*fleet.members, *fleet.store.servers])
+        await memory.sample(fleet)
 
 
 def _check_logs(fleet: Fleet, violated: object) -> None:

@@ -69,7 +69,7 @@ def check(case: Case, tolerance: float = 1e-5) -> None:
     assert torch.equal(written, kept)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 8))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 8))])
 def test_rows_of_any_lengths_are_exact(seed: int) -> None:
     chooser = random.Random(seed)
     spans = [(chooser.randint(0, 90), chooser.choice((1, 1, 2, 33, 50))) for _ in range(chooser.randint(1, 5))]
@@ -83,7 +83,7 @@ def test_any_number_of_heads_may_share_a_key_head(group: int) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize("block_size", [16, 32])
+@pytest.mark.parametrize("block_size", [16, pytest.param(32, marks=pytest.mark.thorough)])
 def test_heads_of_any_width_are_exact(head_dim: int, block_size: int) -> None:
     check(Case([(70, 1), (0, 1), (17, 40)], head_dim=head_dim, block_size=block_size))
 

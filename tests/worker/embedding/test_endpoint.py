@@ -28,6 +28,7 @@ def embedder(url: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process of it, that runs until the block ends, or until it is killed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLANE_")}
     told = {"REDIS_URL": url, "MODEL": str(directory), "LEASE_S": str(LEASE_S), "DATA_DIR": str(directory / "data")}
+    told |= {"WORKER__THREADS": "1"}
     environ |= {f"FAIRLANE_{name}": value for name, value in told.items()}
     started = subprocess.Popen([sys.executable, "-m", "fairlane.worker"], env=environ, preexec_fn=die_with_parent())
     try:

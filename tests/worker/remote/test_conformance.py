@@ -57,7 +57,14 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
+THOROUGH = ("sglang", "openai-ids", "openai-llama")
+
+
+def marks_of(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.thorough,) if name in THOROUGH else ()
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks_of(name)) for name in KINDS])
 def kind(request: pytest.FixtureRequest) -> Kind:
     """One after another."""
     return KINDS[request.param]
@@ -159,7 +166,10 @@ def test_a_server_that_says_more_than_was_asked_for_is_not_heard(kind: Kind) -> 
         assert client.ends["a"].outcome is Outcome.FINISHED
 
 
-@pytest.mark.parametrize(("name", "lie"), [(name, lie) for name, kind in KINDS.items() for lie in kind.lies])
+@pytest.mark.parametrize(
+    ("name", "lie"),
+    [pytest.param(name, lie, marks=marks_of(name)) for name, kind in KINDS.items() for lie in kind.lies],
+)
 def test_a_stream_that_goes_wrong_is_begun_again_from_its_last_good_token(
     name: str, lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,9 +188,8 @@ def test_a_stream_that_goes_wrong_is_begun_again_from_its_last_good_token(
 @pytest.mark.parametrize("lie", ["missing", "repeated"])
 def test_chunks_that_hold_all_tokens_so_far_make_up_for_others(lie: str) -> None:
     with SglangStandIn(lies=lie) as server, remote_client(server, api=SglangApi(server.url, None)) as client:
+        server.lies_left = 2
         client.add(lease("a", PROMPT, max_tokens=8), lease("b", PROMPT, max_tokens=1))
-        client.until(lambda: len(client.tokens[FIRST]) >= 2)
-        server.lies = None
         client.run()
 
         assert client.tokens[FIRST] == continuation(PROMPT, 8)
@@ -233,7 +242,9 @@ def test_a_server_that_restarts_goes_on_with_every_stream(kind: Kind, monkeypatc
         assert told == [False, True]
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.says_ids])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=marks_of(name)) for name, kind in KINDS.items() if kind.says_ids]
+)
 def test_log_probabilities_and_what_the_servers_cache_had_come_through(name: str) -> None:
     with KINDS[name].serve() as server, remote_client(server, api=KINDS[name].api(server)) as client:
         client.add(lease("a", PROMPT, max_tokens=3, sampling=Sampling(temperature=0.0, logprobs=2)))

@@ -5,6 +5,7 @@
 -- urgent first: name, level, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LANE (by name), LEASE_MS, …
 -- Pass numbers to redis.call unchanged: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
 local call, ARGV, PREFIX, NOW -- of the present call
+local IS_SHARD -- whether the queue is one of several shards, by its name (scheduler/queue/shards.py)
 local AT_BEGIN = {} -- functions that discard what the last call left
 
 local function key(kind, name, part)
@@ -21,7 +22,7 @@ end
 -- Must be called first by every function.
 local function begin(keys, given)
   call, ARGV, PREFIX = redis.call, given, keys[1]
-  NOW = clock()
+  NOW, IS_SHARD = clock(), PREFIX:find('@[^@/]*/%d+[.%d]*}:$') ~= nil
   for _, discard in ipairs(AT_BEGIN) do discard() end
 end
 
@@ -50,8 +51,9 @@ local function describe(job)
     job.guaranteed, job.generated}
 end
 
--- Append an entry to a stream, which is bounded and expires an hour after its last entry.
+-- Append an entry to a stream, which is bounded and expires an hour after its last entry. Returns the entry's id.
 local function tell(stream, ...)
-  call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', ...)
+  local entry = call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', ...)
   call('PEXPIRE', stream, RECORD_TTL_MS)
+  return entry
 end

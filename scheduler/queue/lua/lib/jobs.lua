@@ -3,8 +3,10 @@
 
 -- Counters of tenants, share floors of lanes.
 local FLOORS, IS_BACKLOGGED, SPENT
+local WAITS -- by lane and tenant, whether the tenant has jobs left after one was removed
+local IS_LASTING -- by tenant, whether the expiry of its ended jobs is set
 
-AT_BEGIN[#AT_BEGIN + 1] = function() FLOORS, IS_BACKLOGGED, SPENT = {}, {}, {} end
+AT_BEGIN[#AT_BEGIN + 1] = function() FLOORS, IS_BACKLOGGED, SPENT, WAITS, IS_LASTING = {}, {}, {}, {}, {} end
 
 local function is_backlogged(lane)
   if IS_BACKLOGGED[lane] == nil then IS_BACKLOGGED[lane] = call('EXISTS', key('waiting', lane)) == 1 end
@@ -92,7 +94,9 @@ local function count(lane_name, tenant, service)
   local counters = key('counters', lane_name)
   local counter = tonumber(call('ZADD', counters, 'XX', 'INCR', service, tenant))
   if counter then
-    call('ZADD', key('backlog', lane_name), 'XX', counter, tenant)
+    if WAITS[key(lane_name, tenant)] ~= false and is_backlogged(lane_name) then
+      call('ZADD', key('backlog', lane_name), 'XX', counter, tenant)
+    end
   else -- no counter: the tenant has the level, and does not wait here
     counter = tonumber(call('HGET', key('level'), lane_name) or 0) + service
     call('ZADD', counters, counter, tenant)
@@ -105,7 +109,7 @@ local function charge(job, tokens)
   if tokens ~= 0 then job.counter = count(job.lane, job.tenant, tokens / job.weight) end
 end
 
--- Record tokens to charge, summed per tenant until flush_shares.
+-- Record tokens to charge, summed per tenant until charge_spent.
 local function spend(job, tokens)
   if tokens == 0 then return end
   local name = key(job.lane, job.tenant)
@@ -116,9 +120,15 @@ local function spend(job, tokens)
   SPENT[name].service = SPENT[name].service + tokens / job.weight
 end
 
+-- Must be called before jobs are chosen.
+local function charge_spent()
+  for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.service) end
+  SPENT = {}
+end
+
 -- Must be called once at the end of every function that charges or seats.
 local function flush_shares()
-  for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.service) end
+  charge_spent()
   for lane, floor in pairs(FLOORS) do
     if floor.is_changed then
       call('HSET', key('floors'), lane, struct.pack(FLOOR_FORMAT, floor.balance, floor.due, floor.lent, floor.wait))
@@ -187,15 +197,12 @@ local function seat(job)
   if not call('ZSCORE', backlog, job.tenant) then
     local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
     local start = lowest and tonumber(lowest) + BEHIND
-    if not lowest then -- no job waits: the lane is level, and needs no counters
-      lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
-      start = tonumber(lowest)
-      call('HSET', key('level'), lane, lowest)
-      call('UNLINK', counters)
+    if not lowest then
+      start = level_out(lane)
       begin_wait(LANE[lane])
       call('HDEL', key('queued_tokens'), lane)
     end
-    local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
+    local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0), (rivals_of(lane)))
     call('ZADD', counters, counter, job.tenant)
     call('ZADD', backlog, counter, job.tenant)
   end
@@ -212,7 +219,7 @@ local function seat(job)
   end
   call('ZADD', key('expiry'), expires(job), job.job_id)
   if head_of(lane, job.tenant) == job.job_id then file_head(lane, job.tenant, job) end
-  IS_BACKLOGGED[lane] = true
+  IS_BACKLOGGED[lane], WAITS[key(lane, job.tenant)] = true, true
 end
 
 -- Drop at most PER_CALL counters of a lane that are below those of all waiting tenants. The lowest waiting counter is
@@ -234,11 +241,13 @@ local function waiting_of(tenant)
   return own
 end
 
+-- Remove a waiting job from its lane. Returns whether its tenant has others there.
 local function unseat(job)
   local queue = key('queue', job.lane, job.tenant)
   call('ZREM', queue, job.job_id)
   local head = head_of(job.lane, job.tenant)
-  if not head and call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
+  local waits = head ~= nil or call('EXISTS', queue) == 1
+  if not waits then call('ZREM', key('backlog', job.lane), job.tenant) end
   call('ZREM', key('waiting', job.lane), job.job_id)
   local tokens = key('queued_tokens')
   if call('HINCRBY', tokens, job.lane, -job.prompt) <= 0 then call('HDEL', tokens, job.lane) end
@@ -253,7 +262,8 @@ local function unseat(job)
   end
   call('ZREM', key('expiry'), job.job_id)
   file_head(job.lane, job.tenant, head and load(head, HEAD_FIELDS))
-  IS_BACKLOGGED[job.lane] = nil
+  IS_BACKLOGGED[job.lane], WAITS[key(job.lane, job.tenant)] = nil, waits
+  return waits
 end
 
 -- The end of a job.
@@ -269,7 +279,8 @@ end
 local function list_ended(job, until_ms)
   local ended = key('ended', job.tenant)
   call('ZADD', ended, until_ms, job.job_id)
-  call('PEXPIRE', ended, KEPT_MS) -- the longest lifetime of a record
+  if not IS_LASTING[job.tenant] then call('PEXPIRE', ended, KEPT_MS) end -- the longest lifetime of a record
+  IS_LASTING[job.tenant] = true
 end
 
 local function drop(job)
@@ -288,8 +299,7 @@ local function finish(job, outcome, message, silent)
   call('ZREM', key('jobs', job.gateway), job.job_id)
   job.state, job.outcome = 'ended', outcome
   local record = key('job', job.job_id)
-  call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated)
-  call('HDEL', record, 'body')
+  call('HSET', record, 'state', 'ended', 'outcome', outcome, 'credit', 0, 'generated', job.generated, 'body', '')
   call('PEXPIRE', record, KEPT_MS)
   list_ended(job, NOW + KEPT_MS)
   if silent then return end
@@ -297,9 +307,9 @@ local function finish(job, outcome, message, silent)
   tell(key('events', job.gateway), 'e', cmsgpack.pack(event))
 end
 
--- End at most PER_CALL expired waiting jobs. Returns how many there were.
-local function expire()
-  local late = call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, PER_CALL)
+-- End at most `most` expired waiting jobs. Returns how many there were.
+local function expire(most)
+  local late = call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, most)
   for _, job_id in ipairs(late) do
     local job = load(job_id)
     if job then finish(job, 'expired') else call('ZREM', key('expiry'), job_id) end
@@ -315,14 +325,19 @@ local function describe_lease(job)
   return {job.body, job.epoch, NOW - job.arrived, job.guaranteed, has_tokens}
 end
 
--- Lease a job that does not wait, loaded with its body, to a worker, and charge `cost` provisionally. Returns the answer
--- of `turn`.
-local function hold(job, worker, cost)
-  job.epoch, job.credit = job.epoch + 1, cost
+-- Lease a job that does not wait to a worker, and charge `cost` provisionally. Its changed fields are not stored.
+local function assign(job, worker, cost)
+  job.state, job.worker, job.taken, job.returned = 'leased', worker, NOW, 0
+  job.epoch, job.credit, job.marks = job.epoch + 1, cost, lend(job, cost)
   call('ZADD', key('held', worker), job.losses, job.job_id)
-  call('HSET', key('job', job.job_id), 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0,
-    'epoch', job.epoch, 'credit', cost, 'marks', lend(job, cost))
   charge(job, cost)
+end
+
+-- Lease a job as `assign` does, and store that. It was loaded with its body. Returns the answer of `turn`.
+local function hold(job, worker, cost)
+  assign(job, worker, cost)
+  call('HSET', key('job', job.job_id), 'state', job.state, 'worker', worker, 'taken', NOW, 'returned', 0,
+    'epoch', job.epoch, 'credit', cost, 'marks', job.marks, 'given', '')
   return describe_lease(job)
 end
 

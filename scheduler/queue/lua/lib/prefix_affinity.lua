@@ -8,9 +8,10 @@ end
 local function record_affinity(prefix, worker)
   if not prefix or prefix == '' then return end
   local affinities = affinities_of(math.floor(NOW / AFFINITY_GENERATION_MS))
-  if call('HLEN', affinities) < MAX_AFFINITIES or call('HEXISTS', affinities, prefix) == 1 then
+  local count = call('HLEN', affinities)
+  if count < MAX_AFFINITIES or call('HEXISTS', affinities, prefix) == 1 then
     call('HSET', affinities, prefix, worker)
-    call('PEXPIRE', affinities, 2 * AFFINITY_GENERATION_MS)
+    if count == 0 then call('PEXPIRE', affinities, 2 * AFFINITY_GENERATION_MS) end
   end
 end
 

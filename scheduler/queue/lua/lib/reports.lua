@@ -20,15 +20,10 @@ local function accept(job, generated, cost, outcome)
 end
 
 -- Record jobs from ARGV[at] up to ARGV[last]: for each job_id, epoch, generated (output tokens of all choices), cost,
--- outcome ('': it continues), number of choices whose ids follow, ids of each (4 bytes each). Returns the refused jobs.
--- A part with the serial of the worker's last report of it is a repeat: it changes nothing and returns the same.
-local function record(worker, serial, part, at, last)
-  local refused, reported = {}, key('reported', worker)
-  local known = call('HGET', reported, part) or ''
-  if string.sub(known, 1, #serial + 1) == serial .. '\n' then
-    for job_id in string.gmatch(string.sub(known, #serial + 2), '[^\n]+') do refused[#refused + 1] = job_id end
-    return refused
-  end
+-- outcome ('': it continues), number of choices whose ids follow, ids of each (4 bytes each). Returns the refused jobs,
+-- and how many jobs there were.
+local function record(worker, at, last)
+  local refused, jobs = {}, 0
   while at <= last do
     local job_id, choices = ARGV[at], tonumber(ARGV[at + 5])
     local job = load(job_id, REPORTING)
@@ -40,9 +35,8 @@ local function record(worker, serial, part, at, last)
     else
       refused[#refused + 1] = job_id
     end
+    jobs = jobs + 1
     at = at + 6 + choices
   end
-  call('HSET', reported, part, serial .. '\n' .. table.concat(refused, '\n'))
-  call('PEXPIRE', reported, RECORD_TTL_MS)
-  return refused
+  return refused, jobs
 end

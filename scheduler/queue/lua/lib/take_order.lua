@@ -1,24 +1,31 @@
 -- Shared after `jobs`, for `turn`: the worker's remaining room, and the order of candidates.
 -- The rules are in scheduler/queue/take_order.py.
 local SEQUENCES, KV_TOKENS, PREFILL_MS
-local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT
+local MAX_SEQUENCES, POOL_TOKENS
+local WORKER, HAS_SUSPECT -- the latter nil until it matters
 local YIELDING -- by lane, what its own work there would yield to less served tenants
+local UNREACHED -- the set of gateways that it cannot reach, nil if there are none
+local LACKS_ROOM -- whether a job was compared that could run here and does not fit
 local CANDIDATES -- waiting jobs that were read, by job_id or packed head
+local LEAST_SERVED -- by lane, the tenants that `least_served` returns
+local IS_EMPTY -- by name, lists that were read and had no job; none is added while jobs are leased
 
 AT_BEGIN[#AT_BEGIN + 1] = function()
-  SEQUENCES, KV_TOKENS, YIELDING, CANDIDATES = {}, {}, {}, {}
+  SEQUENCES, KV_TOKENS, YIELDING, CANDIDATES, LEAST_SERVED, IS_EMPTY = {}, {}, {}, {}, {}, {}
+  HAS_SUSPECT, UNREACHED = nil, nil
+  LACKS_ROOM = false
 end
 
--- The tenants in ARGV after their number at `at`, and the index of the next value.
-local function read_tenants(at)
-  local tenants, last = {}, at + tonumber(ARGV[at])
-  for i = at + 1, last do tenants[#tenants + 1] = ARGV[i] end
-  return tenants, last + 1
+-- The names in ARGV after their number at `at`, and the index of the next value.
+local function read_names(at)
+  local names, last = {}, at + tonumber(ARGV[at])
+  for i = at + 1, last do names[#names + 1] = ARGV[i] end
+  return names, last + 1
 end
 
-local function set_of(tenants)
+local function set_of(names)
   local set = {}
-  for _, tenant in ipairs(tenants) do set[tenant] = true end
+  for _, name in ipairs(names) do set[name] = true end
   return set
 end
 
@@ -28,17 +35,17 @@ local function open_yielding(lane, at)
   local own = {jobs = tonumber(ARGV[at]), shorter_than = tonumber(ARGV[at + 1]), sequences = tonumber(ARGV[at + 2]),
     kv_tokens = tonumber(ARGV[at + 3])}
   if own.shorter_than == 0 then own.shorter_than = math.huge end
-  own.tenants, at = read_tenants(at + 4)
+  own.tenants, at = read_names(at + 4)
   own.begun = set_of(own.tenants)
   local waiting
-  waiting, at = read_tenants(at)
+  waiting, at = read_names(at)
   own.waiting = set_of(waiting)
   YIELDING[lane.level] = own
   return at
 end
 
--- Read from ARGV[first] on: ms per prompt token (0: not known), the size of the whole worker, the room of each lane, and
--- what each lane would yield.
+-- Read from ARGV[first] on: ms per prompt token (0: not known), the size of the whole worker, the room of each lane, what
+-- each lane would yield, and the gateways that it cannot reach.
 local function open_room(worker, first)
   PREFILL_MS, MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1]), tonumber(ARGV[first + 2])
   for level = 1, #LANES do
@@ -46,7 +53,9 @@ local function open_room(worker, first)
   end
   local at = first + 2 * #LANES + 3
   for _, lane in ipairs(LANES) do at = open_yielding(lane, at) end
-  HAS_SUSPECT = call('ZCOUNT', key('held', worker), SUSPECT_LOSSES, '+inf') > 0
+  local unreached = read_names(at)
+  if #unreached > 0 then UNREACHED = set_of(unreached) end
+  WORKER = worker
 end
 
 local function window_of(lane)
@@ -58,10 +67,18 @@ local function is_open(lane)
   return SEQUENCES[lane.level] > 0 and KV_TOKENS[lane.level] > 0
 end
 
+-- Whether a job that may have killed workers must wait, because another one is here.
+local function is_kept_apart(job)
+  if job.losses < SUSPECT_LOSSES then return false end
+  if HAS_SUSPECT == nil then HAS_SUSPECT = call('ZCOUNT', key('held', WORKER), SUSPECT_LOSSES, '+inf') > 0 end
+  return HAS_SUSPECT
+end
+
 -- Whether a job could run here after enough other work has ended: all its choices in one step, and each on its own at
--- full length. A job that may have killed workers is refused while another one is here.
+-- full length. One whose gateway is out of reach is left to other workers.
 local function could_hold(job)
-  return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS and not (HAS_SUSPECT and job.losses >= SUSPECT_LOSSES)
+  if UNREACHED and UNREACHED[job.gateway] then return false end
+  return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS and not is_kept_apart(job)
 end
 
 -- KV tokens of its next step; if they exceed the pool, its choices take turns and it needs the whole pool.
@@ -141,7 +158,7 @@ local function occupy(job)
   for below = job.level, #LANES do
     SEQUENCES[below], KV_TOKENS[below] = SEQUENCES[below] - job.n, KV_TOKENS[below] - tokens_of(job)
   end
-  HAS_SUSPECT = HAS_SUSPECT or job.losses >= SUSPECT_LOSSES
+  if job.losses >= SUSPECT_LOSSES then HAS_SUSPECT = true end
 end
 
 -- Take no more jobs of these lanes, so that room gathers.
@@ -150,7 +167,7 @@ local function close(first, last)
 end
 
 -- The order of candidates.
-local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
+local RANKING = {'lane', 'tenant', 'gateway', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
   'guaranteed', 'losses', 'whole'}
 
 -- Compare bytes, as sorted sets and Python do; Lua's `<` on strings depends on the server's locale.
@@ -185,6 +202,7 @@ local function judge(job, lead)
     prospects(job.due - NOW - service_ms, service_ms, lead_ms, NOW - job.queued, lane.long_wait_ms, job.guaranteed == 1)
   job.service_class = job.guaranteed == 1 and 0 or relegated and 2 or 1
   job.outside = lead > window_of(lane) and job.guaranteed == 0 and 1 or 0
+  job.lead = lead
 end
 
 local function measured(job)
@@ -208,7 +226,7 @@ local function unpack_head(packed, lane, tenant)
   local job = CANDIDATES[packed]
   if not job then
     local ends, queued, due, prompt, n, guaranteed, whole, first = struct.unpack(HEAD_FORMAT, packed)
-    if guaranteed >= RESUMES then return find(packed:sub(first), lane) end
+    if UNREACHED or guaranteed >= RESUMES then return find(packed:sub(first), lane) end -- with its gateway
     job = {job_id = packed:sub(first), lane = lane.name, tenant = tenant, ends = ends, queued = queued, due = due,
       prompt = prompt, n = n, guaranteed = guaranteed, whole = whole, generated = 0, returned = 0, losses = 0}
     CANDIDATES[packed] = measured(job)
@@ -218,17 +236,20 @@ end
 
 -- Add a job to the compared ones; `least` is the smallest counter of its lane.
 local function add(jobs, job, counter, least)
+  local lead = counter - least
   job.counter = counter
-  judge(job, counter - least)
+  if job.lead ~= lead then judge(job, lead) end
   jobs[#jobs + 1] = job
 end
 
--- At most `count` jobs that could run here, of the first `looks` jobs of a sorted set between two scores.
+-- At most `count` jobs that could run here, of the first `looks` jobs of a sorted set between two scores. Also returns how
+-- many jobs were read.
 local function first_here(set, lane, least, most, looks, count)
-  local found, seen = {}, 0
+  local found, seen, read = {}, 0, 0
   while #found < count and seen < looks do -- reads on only if some of the first jobs could not run
     local part = math.min(OLDEST_PER_TAKE, looks - seen)
     local jobs = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
+    read = read + #jobs
     for _, job_id in ipairs(jobs) do
       local job = #found < count and find(job_id, lane)
       if job and could_hold(job) then found[#found + 1] = job end
@@ -236,12 +257,15 @@ local function first_here(set, lane, least, most, looks, count)
     if #jobs < part then break end
     seen = seen + part
   end
-  return found
+  return found, read
 end
 
 -- Add the first jobs of a lane's list that could run here, up to a score.
 local function add_first(jobs, lane, list, most)
-  local found = first_here(key(list, lane.name), lane, '-inf', most, LOOKS_PER_TAKE, OLDEST_PER_TAKE)
+  local name = key(list, lane.name)
+  if IS_EMPTY[name] then return end
+  local found, read = first_here(name, lane, '-inf', most, LOOKS_PER_TAKE, OLDEST_PER_TAKE)
+  IS_EMPTY[name] = read == 0
   if #found == 0 then return end
   local backlog = key('backlog', lane.name)
   local least = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0
@@ -254,24 +278,56 @@ local function returned(lane)
   return jobs
 end
 
+-- The tenants of a lane with the lowest counters, in order, with counter and packed head. They are read once in a call
+-- that leases several jobs, and more than are compared: a lease moves one tenant back.
+local function least_served(lane)
+  local found = LEAST_SERVED[lane.name]
+  if found then return found end
+  found = {}
+  LEAST_SERVED[lane.name] = found
+  local read = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE + JOBS_PER_CALL - 1, 'WITHSCORES')
+  if #read == 0 then return found end
+  local tenants = {}
+  for i = 1, #read, 2 do tenants[#tenants + 1] = read[i] end
+  for i, head in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do -- at most those read
+    found[i] = {name = tenants[i], counter = tonumber(read[2 * i]), head = head}
+  end
+  return found
+end
+
+-- Must be called after a job of a tenant has left the lane. `counter` is the tenant's if it still waits there.
+local function move_back(lane_name, tenant, counter)
+  local found, place = LEAST_SERVED[lane_name], 1
+  if not found then return end
+  for i, other in ipairs(found) do
+    if other.name == tenant then table.remove(found, i) break end
+  end
+  if not counter then return end
+  for i, other in ipairs(found) do
+    local is_earlier = other.counter < counter or other.counter == counter and is_before(other.name, tenant)
+    if is_earlier then place = i + 1 end
+  end
+  table.insert(found, place, {name = tenant, counter = counter, head = call('HGET', key('heads', lane_name), tenant)})
+end
+
 -- A lane's first job of each least served tenant that could run here, and its first guaranteed jobs.
 local function heads(lane)
-  local jobs, tenants, others = {}, {}, {}
-  local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
-  if #least == 0 then return jobs end
-  for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
-  for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do -- at most TENANTS_PER_TAKE
-    local job = packed and unpack_head(packed, lane, tenants[i])
+  local jobs, others, tenants = {}, {}, least_served(lane)
+  if #tenants == 0 then return jobs end
+  local least = tenants[1].counter
+  for i = 1, math.min(#tenants, TENANTS_PER_TAKE) do
+    local tenant = tenants[i]
+    local job = tenant.head and unpack_head(tenant.head, lane, tenant.name)
     if job and could_hold(job) then
-      add(jobs, job, tonumber(least[2 * i]), least[2])
-    elseif packed then
-      others[#others + 1] = i
+      add(jobs, job, tenant.counter, least)
+    elseif tenant.head then
+      others[#others + 1] = tenant
     end
   end
-  for _, i in ipairs(others) do
-    local queue, looks = key('queue', lane.name, tenants[i]), math.floor(LOOKS_PER_TAKE / #others)
+  for _, tenant in ipairs(others) do
+    local queue, looks = key('queue', lane.name, tenant.name), math.floor(LOOKS_PER_TAKE / #others)
     local job = first_here(queue, lane, 0, '+inf', looks, 1)[1]
-    if job then add(jobs, job, tonumber(least[2 * i]), least[2]) end
+    if job then add(jobs, job, tenant.counter, least) end
   end
   add_first(jobs, lane, 'guaranteed', '+inf')
   return jobs
@@ -314,6 +370,7 @@ local function first_to_fit(jobs, lane)
   while true do
     local best
     for _, job in ipairs(jobs) do
+      LACKS_ROOM = LACKS_ROOM or IS_SHARD and not fits(job)
       if (fits(job) or gathers(job)) and not (best and precedes(best, job)) then best = job end
     end
     if not best or fits(best) then return best end
