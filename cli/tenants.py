@@ -15,7 +15,7 @@ from fairlane.cli.options import with_options
 from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_document, show_list, show_table
 from fairlane.gateway.control.admin.inputs import TenantBody, TenantChange
 from fairlane.gateway.control.admin.views import TenantView, tenant_view
-from fairlane.gateway.dialects.openai.request_bodies import checked_fields
+from fairlane.gateway.dialects.openai.reading import checked_fields
 from fairlane.gateway.errors import ApiError
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.tenants import DEEPEST, Tenant
@@ -32,6 +32,7 @@ FIELDS = {
     "models": Annotated[Texts, typer.Option("--model", help="Model it may use; may be repeated. Defaults to all.")],
     "preemption": Annotated[str | None, typer.Option(help="exact or fast.")],
     "reserve": Annotated[str | None, typer.Option(help="progressive or full.")],
+    "unknown_fields": Annotated[str | None, typer.Option(help="ignore or refuse.")],
     "share_group": Annotated[str | None, typer.Option(help="Tenants of one group share cached prompts.")],
     "limit": client.LimitOptions,
     "limit_by": Annotated[

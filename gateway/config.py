@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -126,7 +126,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # Store connections shared by all requests.
     store_connections: Count = 64
     # Output tokens per choice that are reserved at a time, for tenants with progressive reservations.
-    quantum_tokens: Count = 64
+    quantum_tokens: Count = 128
     # A reservation that is neither settled nor renewed for this long is settled by any gateway's reaper.
     reservation_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
     # A stream's headers wait this long for its first token, so that an early error keeps its status.
@@ -138,6 +138,10 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     # True: the name of a control token in a text prompt of `/v1/completions` is that token, for callers that write the
     # model's own format. False: it is plain text, as it always is in the contents of a chat.
     completions_special_tokens: bool = True
+    # Fields of a request that Fairlane does not know: ignored and named in `x-fairlane-ignored`, or refused with 400.
+    unknown_fields: Literal["ignore", "refuse"] = "ignore"
+    # A `max_tokens` beyond the context, with a prompt that fits: cut to what is left, or refused with 400.
+    max_tokens_beyond_context: Literal["cut", "refuse"] = "cut"
     # A request with an `Idempotency-Key` continues for this long after its client disconnected, so that a retry can
     # join it.
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0

@@ -82,6 +82,7 @@ def _timezone(value: object) -> str:
     return zone
 
 
+UnknownFields = Literal["ignore", "refuse"]
 # Each takes the stated value and the tenant's previous limits, and raises FieldError.
 PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "name": lambda value, _: field_checks.text(value, "name"),
@@ -96,6 +97,9 @@ PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "shadow": lambda value, _: field_checks.texts(value, "shadow", LIMIT_NAMES),
     "reserve": lambda value, _: field_checks.one_of(value, "reserve", ("progressive", "full")),
     "preemption": lambda value, _: field_checks.one_of(value, "preemption", ("exact", "fast")),
+    "unknown_fields": lambda value, _: (
+        None if value is None else field_checks.one_of(value, "unknown_fields", ("ignore", "refuse"))
+    ),
     "share_group": lambda value, _: "" if value is None else field_checks.text(value, "share_group"),
 }
 
@@ -156,6 +160,8 @@ class Tenant:
     # Hold output quantum by quantum, or the maximum from the start.
     reserve: Literal["progressive", "full"] = "progressive"
     preemption: Literal["exact", "fast"] = "fast"
+    # What becomes of unknown fields in its requests; None: as the deployment does it.
+    unknown_fields: UnknownFields | None = None
     # Tenants of one group share cached prompts, and so can detect what the others have sent; empty shares with none.
     share_group: str = ""
     state: Literal["active", "suspended"] = "active"

@@ -15,7 +15,7 @@ from fairlane.gateway.batches.lines import LineIndex
 from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import Storage, read_all
 from fairlane.gateway.dialects.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
-from fairlane.gateway.dialects.openai.request_bodies import checked
+from fairlane.gateway.dialects.openai.reading import checked
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied, not_found
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http.sse import send_json

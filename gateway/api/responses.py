@@ -15,7 +15,7 @@ from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.files import page
 from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.dialects.openai.compaction import parse_compaction
-from fairlane.gateway.dialects.openai.request_bodies import checked_fields
+from fairlane.gateway.dialects.openai.reading import checked_fields
 from fairlane.gateway.dialects.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
 from fairlane.gateway.errors import ApiError, invalid, not_found
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars

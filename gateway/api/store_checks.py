@@ -1,4 +1,5 @@
-"""Checks that the stores are configured safely: at startup, and every CHECK_EVERY_S while the gateway runs."""
+"""Checks that the stores are configured safely: at startup, and every CHECK_EVERY_S while the gateway runs; every
+RETRY_S while a store does not answer."""
 
 import asyncio
 import logging
@@ -13,6 +14,7 @@ from fairlane.store.retry import every
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 60.0
+RETRY_S = 1.0
 START_TIMEOUT_S = 2.0
 
 
@@ -54,7 +56,16 @@ class StoreChecks:
         return any(fault.kind is kind for found in self._faults.values() for fault in found)
 
     async def run(self) -> None:
-        await every(CHECK_EVERY_S, "the check of the stores", self.check)
+        due = asyncio.Event()
+
+        async def check() -> None:
+            try:
+                await self.check()
+            except STORE_ERRORS:  # check it as soon as it is back: it may be another store by then
+                asyncio.get_running_loop().call_later(RETRY_S, due.set)
+                raise
+
+        await every(CHECK_EVERY_S, "the check of the stores", check, woken=due)
 
     async def check(self) -> None:
         for name, url in self._stores.items():

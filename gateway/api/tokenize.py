@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.api.completions import CHAT
-from fairlane.gateway.dialects.openai.field_types import Hint, Off, On, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, On, Text
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
-from fairlane.gateway.dialects.openai.request_bodies import ChatBody, checked_fields
+from fairlane.gateway.dialects.openai.reading import Reading, checked_fields
+from fairlane.gateway.dialects.openai.request_bodies import ChatBody
 from fairlane.gateway.dialects.openai.requests import read_chat
 from fairlane.gateway.errors import context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
@@ -39,11 +40,7 @@ def _token_ids(value: object) -> Tokens:
     return tuple(value)
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class TokenizeTextBody(_Body):
+class TokenizeTextBody(Fields):
     """The body of `POST /tokenize` for a text, parsed as the prompt of a plain completion."""
 
     model: Model
@@ -60,7 +57,7 @@ class TokenizeChatBody(ChatBody):
     return_token_strs: bool | None = None
 
 
-class DetokenizeBody(_Body):
+class DetokenizeBody(Fields):
     """The body of `POST /detokenize`."""
 
     model: Model
@@ -98,9 +95,11 @@ class TextEndpoints:
         Raises ApiError `context_length_exceeded`, with the count, for a prompt that is too long."""
         fields = self._read(body)
         if "messages" in fields:
-            asked: TokenizeTextBody | TokenizeChatBody = checked_fields(TokenizeChatBody, NEUTRAL_CHAT, fields)
+            asked: TokenizeTextBody | TokenizeChatBody = checked_fields(
+                TokenizeChatBody, {**NEUTRAL_CHAT, "prompt": ()}, fields, Reading()
+            )
         else:
-            asked = checked_fields(TokenizeTextBody, {}, fields)
+            asked = checked_fields(TokenizeTextBody, {}, fields, Reading())
         model = allowed_model(self.fleet_cache, asked.model, caller)
         param = "prompt" if isinstance(asked, TokenizeTextBody) else "messages"
         try:
@@ -115,7 +114,7 @@ class TextEndpoints:
         return answer
 
     def _detokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        asked = checked_fields(DetokenizeBody, {}, self._read(body))
+        asked = checked_fields(DetokenizeBody, {}, self._read(body), Reading())
         model = allowed_model(self.fleet_cache, asked.model, caller)
         if len(asked.tokens) > model.context_length:
             raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")

@@ -18,6 +18,7 @@ from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, Refusal, assess
 from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue.shards import queue_of, shard_names
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 
 LEAST_SUMMARY_TOKENS = 64
@@ -27,8 +28,9 @@ def too_long(
     prompt_tokens: int | str, request: GenerationRequest, model: ServedModel, *, prompt_param: str
 ) -> ApiError:
     """Return the error for a prompt and output that exceed the context. `prompt_tokens` may be a description."""
-    param = prompt_param if request.max_tokens is None else request.max_tokens_param
-    max_tokens = None if model.text.is_embedder else request.max_tokens
+    is_prompt = request.is_cut or request.max_tokens is None
+    param = prompt_param if is_prompt else request.max_tokens_param
+    max_tokens = None if is_prompt or model.text.is_embedder else request.max_tokens
     return context_length(model.context_length, prompt_tokens, max_tokens, param)
 
 
@@ -41,11 +43,12 @@ def measure(
     prompt_param: str,
     elapsed_ms: float,
 ) -> Request:
-    """Return what one prompt needs from the workers. Output without a stated limit fills the context or the KV pool.
+    """Return what one prompt needs from the workers. Output without a stated limit, or whose limit was cut, ends where
+    the context or the KV pool does.
 
     `elapsed_ms` since the arrival is subtracted from the deadlines. Raises ApiError `context_length_exceeded`."""
     max_tokens = request.max_tokens
-    output_tokens = 0 if model.text.is_embedder else max_tokens or 1
+    output_tokens = 0 if model.text.is_embedder else 1 if request.is_cut else max_tokens or 1
     if prompt_tokens + output_tokens > model.context_length:
         raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
     deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
@@ -53,7 +56,7 @@ def measure(
         lane=service_level.lane.name,
         tenant=tenant.id,
         prompt_tokens=prompt_tokens,
-        max_tokens=_unstated(prompt_tokens, request, model) if max_tokens is None else max_tokens,
+        max_tokens=_most_output(prompt_tokens, request, model),
         max_tokens_stated=max_tokens is not None,
         choices=request.n,
         deadline_ms=None if deadline_ms is None else deadline_ms - elapsed_ms,
@@ -62,8 +65,12 @@ def measure(
     )
 
 
-def _unstated(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
+def _most_output(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
+    if request.max_tokens is not None and not request.is_cut:
+        return request.max_tokens
     left = max(1, model.longest - prompt_tokens)
+    if request.max_tokens is not None:
+        return min(left, request.max_tokens)
     if request.longest_summary is None:
         return left
     return min(left, request.longest_summary, max(LEAST_SUMMARY_TOKENS, prompt_tokens // 2))
@@ -158,7 +165,8 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
 
 @dataclass(eq=False)
 class AllOpenRequests:
-    """The open requests of each queue. It is notified when a job is admitted, enqueued, receives tokens, and ends."""
+    """The open requests of each model's queue, which its shards share. It is notified when a job is admitted, enqueued,
+    receives tokens, and ends."""
 
     lanes: Mapping[LaneName, Lane]
     clock: Callable[[], float] = time.monotonic
@@ -174,8 +182,8 @@ class AllOpenRequests:
         return self.clock() * 1e3
 
     def at(self, queue: str) -> OpenRequests:
-        if queue not in self._open_requests:
-            self._open_requests[queue] = OpenRequests(self.lanes)
+        if queue not in self._open_requests:  # a model's queue, or one of its shards
+            self._open_requests |= dict.fromkeys(shard_names(queue_of(queue)), OpenRequests(self.lanes))
         return self._open_requests[queue]
 
     @property

@@ -12,6 +12,7 @@ import msgspec
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
 from fairlane.gateway.dialects.grammar.structure import CheckedGrammar
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
@@ -27,8 +28,9 @@ from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, measure,
 from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.request.live_request import LiveJob, job_ids
-from fairlane.gateway.request.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
+from fairlane.gateway.request.service_level import CLASS_HEADER, IGNORED_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.quotas.escrow.pool import Pair
+from fairlane.quotas.tenants import UnknownFields
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -50,8 +52,7 @@ class Kind(Generic[Generation]):
     operation: str
     prompt_param: str
     most_prompts: int
-    # (body, most token ids) → the request.
-    parse: Callable[[bytes, int], Generation]
+    parse: Callable[[bytes, Reading], Generation]
     prompts: Callable[[TextModel, Generation], list[Tokens]]
     answer: type[AnswerBuilder]
     # Builds an error frame for a stream that runs on another gateway.
@@ -117,7 +118,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
-        return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
+        headers = [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
+        if self.request.ignored:
+            headers.append((IGNORED_HEADER.encode(), ", ".join(self.request.ignored).encode("ascii")))
+        return headers
 
 
 @cache  # few distinct combinations of lane and class
@@ -138,6 +142,10 @@ class Preparer:
     room: BodyRoom
     grammars: GrammarChecker
     trace: TraceRecorder
+    # Of tenants that state nothing else.
+    unknown_fields: UnknownFields = "ignore"
+    # An output limit beyond the context is cut to what is left of it; else it is an error.
+    cuts_output: bool = True
     # Names a request that may be made within rights of this gateway, or returns None.
     next_name: Callable[[Pair], str | None] = lambda _: None
 
@@ -243,7 +251,11 @@ class Preparer:
     def _understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        request = kind.parse(body, self.room.most_token_ids(kind.most_prompts))
+        tenant, most_token_ids = caller.identity.tenant, self.room.most_token_ids(kind.most_prompts)
+        reading = Reading(most_token_ids, (tenant.unknown_fields or self.unknown_fields) == "refuse")
+        request = kind.parse(body, reading)
+        if reading.ignored:
+            request = msgspec.structs.replace(request, ignored=tuple(reading.ignored))
         model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.is_embedder is not kind.embeds:
             raise invalid("model", _OTHER_MODEL[kind.embeds])
@@ -251,13 +263,26 @@ class Preparer:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
             least = f"at least {long.least_tokens}"
-            raise too_long(least, request, model, prompt_param=kind.prompt_param) from None
+            of_prompt = msgspec.structs.replace(request, max_tokens=None)
+            raise too_long(least, of_prompt, model, prompt_param=kind.prompt_param) from None
         _check_fields(request, model.text)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` contains no tokens.")
+        if self.cuts_output:
+            request = cut_output(request, model, prompts)
         if usual := model.text.usual_draw:
             request = msgspec.structs.replace(request, draw={**usual, **request.draw})
         return request, model, prompts
+
+
+def cut_output(request: Generation, model: ServedModel, prompts: Sequence[Tokens]) -> Generation:
+    """Return the request with an output limit that the context has room for, and the field named as ignored."""
+    most = request.max_tokens
+    if most is None or max(map(len, prompts)) + most <= model.context_length:
+        return request
+    ignored = (*request.ignored, request.max_tokens_param)
+    # One of several prompts may have room for all of it; a single one has not.
+    return msgspec.structs.replace(request, max_tokens=most if len(prompts) > 1 else None, ignored=ignored)
 
 
 def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:

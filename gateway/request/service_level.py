@@ -19,6 +19,8 @@ TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
 PROGRESS_HEADER = "x-fairlane-progress"
 CLASS_HEADER = "x-fairlane-class"
+# Names the fields of a request that had no effect.
+IGNORED_HEADER = "x-fairlane-ignored"
 
 _HEARD = {
     name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER, PROGRESS_HEADER)

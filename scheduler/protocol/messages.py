@@ -372,6 +372,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     # Vector size of an embedding model; unset for a generating model.
     embedding_size: int | msgspec.UnsetType = msgspec.UNSET
+    # Shards of the model's queue (`scheduler.queue.shards`); unset: one.
+    shards: int | msgspec.UnsetType = msgspec.UNSET
     # The authors' recommended `Sampling` fields, for requests that do not set them.
     drawn: dict[str, int | float] | msgspec.UnsetType = msgspec.UNSET
 

@@ -84,6 +84,8 @@ class AdminParts:
     audit: Audit
     fleet: StoredFleet
     lanes: Mapping[LaneName, Lane]
+    # An output limit beyond the context is cut.
+    cuts_output: bool
     batches: BatchRecords
     records: Records
     # Requests that this gateway has admitted.

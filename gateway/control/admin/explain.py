@@ -49,11 +49,12 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     )
     above = [await call.parts.tenants.get(parent) for parent in tenant.above]
     access = access_refusal(tenant, above, body) if open_requests or body.model is None else model_not_found()
-    most = body.max_output_tokens
-    first = 1 if tenant.reserve == "progressive" else most  # the minimum needed for admission
     found = []
     for queue in open_requests or [NOWHERE]:
-        not_admitted, wait_ms = queue_verdict(queue, asked, call.parts.open_requests)
+        fitted = within_context(queue, asked) if call.parts.cuts_output else asked
+        most = fitted.max_tokens
+        first = 1 if tenant.reserve == "progressive" or not fitted.max_tokens_stated else most  # needed for admission
+        not_admitted, wait_ms = queue_verdict(queue, fitted, call.parts.open_requests)
         statuses = await call.parts.budgets.statuses(tenant.root, tenant.account, model=queue.model, lane=body.lane)
         prices = await call.parts.known_prices.of(queue.model, body.lane)
         demand = Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
@@ -75,6 +76,15 @@ def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: Explain
     if body.lane not in tenant.lanes:
         return ApiError(f"This tenant may not use the lane {body.lane}.", "lane_not_allowed", "lane")
     return None
+
+
+def within_context(queue: ModelQueueView, asked: Request) -> Request:
+    """Return the request, with output beyond the context cut to what context and KV pool leave if the prompt fits."""
+    if not 0 < queue.context_length - asked.prompt_tokens < asked.max_tokens:
+        return asked
+    pool = max((worker.kv_tokens for worker in queue.workers), default=queue.context_length)
+    left = max(1, min(queue.context_length, pool) - asked.prompt_tokens)
+    return msgspec.structs.replace(asked, max_tokens=left, max_tokens_stated=False)
 
 
 def queue_verdict(

@@ -137,6 +137,9 @@ class TenantChange(_Input):
     preemption: Literal["exact", "fast"] | None = optional(
         "`exact`: preempted choices continue with the same tokens; `fast`: in the cheapest way"
     )
+    unknown_fields: Literal["ignore", "refuse"] | None = optional(
+        "Fields of its requests that are not known: ignored, or refused; null: as the deployment does it"
+    )
     share_group: Text | None = optional("Tenants of one group reuse each other's cached prompts; null: not shared")
 
 

@@ -16,7 +16,7 @@ from fairlane.gateway.control.admin.inputs import Nothing
 from fairlane.gateway.control.admin.operation import JSON, PREFIX, Operation
 from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.control.operators.operators import Operators
-from fairlane.gateway.dialects.openai.request_bodies import checked, checked_fields
+from fairlane.gateway.dialects.openai.reading import checked, checked_fields
 from fairlane.gateway.errors import ApiError, Code, invalid
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS

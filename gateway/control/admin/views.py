@@ -51,6 +51,9 @@ class TenantView(TypedDict):
     preemption: Annotated[
         str, about("`exact`: preempted choices continue with the same tokens; `fast`: in the cheapest way")
     ]
+    unknown_fields: Annotated[
+        str | None, about("Fields of its requests that are not known: ignored, or refused; null: as the deployment")
+    ]
     share_group: Annotated[str, about("Tenants of one group reuse each other's cached prompts; empty: not shared")]
     state: Annotated[str, about("`active`, or the reason why it is not")]
     created_at: Annotated[float, about("Unix seconds")]

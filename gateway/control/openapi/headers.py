@@ -14,6 +14,7 @@ from fairlane.gateway.middleware.tenant import DEGRADED_HEADER, PROCESSING_HEADE
 from fairlane.gateway.request.service_level import (
     CLASS_HEADER,
     DEADLINE_HEADER,
+    IGNORED_HEADER,
     LANE_HEADER,
     PROGRESS_HEADER,
     READ_TIMEOUT_HEADER,
@@ -63,6 +64,7 @@ _RESPONSE = {_ID: (_TEXT, "The request's id")}
 _RESPONSE_OF_A_MODEL = {
     LANE_HEADER: (_LANE, "The lane that served the request"),
     CLASS_HEADER: (_CLASS, "Whether the stated deadline is guaranteed"),
+    IGNORED_HEADER: (_TEXT, "Fields of the request that had no effect, such as a `max_tokens` that was cut"),
 }
 _REPLAYED = {REPLAYED_HEADER: (_TRUE, "The answer is that of an earlier request with the same key")}
 _LIMITS = {

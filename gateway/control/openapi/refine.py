@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from fairlane.gateway.control.openapi.descriptions import PROPERTIES
-from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.neutral import HintValues, Neutral
 
 Json = dict[str, Any]
 _SCALARS: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -58,6 +58,8 @@ def query_schema(schema: Json) -> Json:
 
 
 def _only(values: tuple[object, ...]) -> Json:
+    if isinstance(values, HintValues):
+        return {"description": "A hint: accepted and ignored."}
     texts = [value for value in values if isinstance(value, str)]
     others = [value for value in values if not isinstance(value, str)]
     choices = [_constant(value) for value in others if not (value is True and False in others)]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from fairlane.gateway.dialects.anthropic.blocks import Blocks, CacheControl, TextBlocks
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, as_unicode
-from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.neutral import Neutral, hint
 from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS, MAX_STOP_CHARS, Count, Real, Unsupported
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.gateway.dialects.openai.tools import MAX_TOOLS, DirectCallers, Parameters
@@ -150,7 +150,7 @@ class MessagesBody(PromptBody):
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
-_NOT_SERVED: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],), "speed": ("standard",)}
+_NOT_SERVED: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],), "speed": hint("standard")}
 NEUTRAL_PROMPT: Neutral = _NOT_SERVED
 # Unsupported fields, with the values other than null that have no effect.
-NEUTRAL_MESSAGES: Neutral = {**_NOT_SERVED, "container": (), "fallbacks": ([],), "inference_geo": ("global",)}
+NEUTRAL_MESSAGES: Neutral = {**_NOT_SERVED, "container": (), "fallbacks": ([],), "inference_geo": hint("global")}

@@ -28,7 +28,7 @@ from fairlane.gateway.dialects.anthropic.request_bodies import (
     ToolChoiceBody,
 )
 from fairlane.gateway.dialects.grammar.structure import Structure
-from fairlane.gateway.dialects.openai.request_bodies import checked
+from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, merge_turns, stated_fields
 from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
 from fairlane.gateway.errors import invalid
@@ -52,9 +52,9 @@ class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
     thinking: Display = "hidden"
 
 
-def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
-    """Parse a body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
-    asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, token_ids=token_ids)
+def parse_messages(body: bytes, reading: Reading | None = None) -> MessagesRequest:
+    """Parse a body. Raises ApiError naming the field."""
+    asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, reading)
     if asked.messages[-1].role == "assistant":
         raise invalid("messages", "The last of `messages` is the assistant's: continuing it is not supported.")
     prompt = _prompt(asked)
@@ -63,9 +63,9 @@ def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
     return MessagesRequest(max_tokens=asked.max_tokens, stop=tuple(asked.stop_sequences or ()), **prompt)
 
 
-def parse_count(body: bytes, token_ids: int = 0) -> MessagesRequest:
+def parse_count(body: bytes, reading: Reading | None = None) -> MessagesRequest:
     """Parse a body whose prompt is only counted."""
-    return MessagesRequest(**_prompt(checked(PromptBody, NEUTRAL_PROMPT, body, token_ids=token_ids)))
+    return MessagesRequest(**_prompt(checked(PromptBody, NEUTRAL_PROMPT, body, reading)))
 
 
 def _prompt(body: PromptBody) -> dict[str, Any]:

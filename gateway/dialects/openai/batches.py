@@ -8,7 +8,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic supports
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields
-from fairlane.gateway.dialects.openai.request_bodies import checked_fields
+from fairlane.gateway.dialects.openai.reading import checked_fields
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import shown_name
 

@@ -8,14 +8,15 @@ from pydantic import Field
 
 from fairlane.gateway.dialects.openai.field_types import Hint, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
-from fairlane.gateway.dialects.openai.request_bodies import RequestBody, checked
+from fairlane.gateway.dialects.openai.reading import Reading, checked
+from fairlane.gateway.dialects.openai.request_bodies import RequestBody
 from fairlane.gateway.dialects.openai.requests import Turn, stated_fields
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
 from fairlane.gateway.dialects.openai.response_items import Close, Items, Open, turns_of
 from fairlane.gateway.dialects.openai.tools import ToolChoice
 from fairlane.gateway.errors import invalid
 
-NEUTRAL_COMPACTION: Neutral = {**CACHE_HINTS, "image": ()}
+NEUTRAL_COMPACTION: Neutral = {**CACHE_HINTS, "image": (), "stream": (False,)}
 MOST_SUMMARY_TOKENS = 4_096
 _ASKED = (
     "Summarize the conversation so far for an assistant that will go on with it and can see nothing else of it. Keep "
@@ -40,11 +41,11 @@ class CompactRequest(ResponseRequest, frozen=True, kw_only=True):
 
 
 def parse_compaction(
-    body: bytes, token_ids: int = 0, *, close: Close, opens: Open, previous: bytes | None = None
+    body: bytes, reading: Reading | None = None, *, close: Close, opens: Open, previous: bytes | None = None
 ) -> CompactRequest:
-    """Parse a body. `token_ids`: the maximum of token ids in it; `close`, `opens`: the tenant's seal; `previous`: the
+    """Parse a body. `close`, `opens`: the tenant's seal; `previous`: the
     stored response that it names. Raises ApiError naming the field."""
-    asked = checked(CompactBody, NEUTRAL_COMPACTION, body, token_ids=token_ids)
+    asked = checked(CompactBody, NEUTRAL_COMPACTION, body, reading)
     if asked.input is None and asked.previous_response_id is None:
         raise invalid("input", "`input` or `previous_response_id` is required.")
     items = conversation(asked.input or [], asked.previous_response_id, previous, opens)

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Hint
-from fairlane.gateway.dialects.openai.neutral import Neutral
-from fairlane.gateway.dialects.openai.request_bodies import Count, Prompts, RequestBody, checked
+from fairlane.gateway.dialects.openai.neutral import Neutral, hint
+from fairlane.gateway.dialects.openai.reading import Reading, checked
+from fairlane.gateway.dialects.openai.request_bodies import Count, Prompts, RequestBody
 from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt, stated_fields
 from fairlane.gateway.errors import invalid
 
@@ -15,7 +16,8 @@ Encoding = Literal["float", "base64"]
 NEUTRAL_EMBEDDINGS: Neutral = {
     "add_special_tokens": (True,),
     "input_type": (),
-    "priority": (0,),
+    "priority": hint(0),
+    "stream": (False,),
     "truncate_prompt_tokens": (),
 }
 
@@ -38,9 +40,9 @@ class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):
     dimensions: int | None = None
 
 
-def parse_embeddings(body: bytes, token_ids: int) -> EmbeddingRequest:
-    """Parse a body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
-    asked = checked(EmbeddingsBody, NEUTRAL_EMBEDDINGS, body, token_ids=token_ids)
+def parse_embeddings(body: bytes, reading: Reading | None = None) -> EmbeddingRequest:
+    """Parse a body. Raises ApiError naming the field."""
+    asked = checked(EmbeddingsBody, NEUTRAL_EMBEDDINGS, body, reading)
     if len(asked.input) > MAX_INPUTS:
         raise invalid("input", f"`input` must have at most {MAX_INPUTS} items.")
     return EmbeddingRequest(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Set
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -58,7 +58,13 @@ Text = Annotated[str, AfterValidator(as_unicode)]
 Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(as_unicode)]
 
 
-class Fields(BaseModel):
-    """An object of a body: strict, without unknown fields."""
+def _open(schema: dict[str, Any]) -> None:
+    schema.pop("additionalProperties", None)
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+class Fields(BaseModel):
+    """An object of a body: strict. The reader of bodies decides what becomes of unknown fields."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, json_schema_extra=_open
+    )

@@ -1,6 +1,18 @@
-"""Unsupported fields of OpenAI's and vLLM's APIs, each with the values other than null that have no effect."""
+"""Fields of OpenAI's and vLLM's APIs that are not honoured, each with the values that ask for nothing.
+
+Null and empty values ask for nothing in every field. Another value is an error, or is ignored in a hint."""
 
 from collections.abc import Mapping
+
+
+class HintValues(tuple[object, ...]):
+    """The neutral values of a hint. Others are ignored, since they do not change what the answer means."""
+
+
+def hint(*neutral: object) -> HintValues:
+    """Return the values of a hint that ask for nothing."""
+    return HintValues(neutral)
+
 
 Neutral = Mapping[str, tuple[object, ...]]
 
@@ -8,15 +20,15 @@ _VLLM: Neutral = {
     "add_special_tokens": (),
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "guided_decoding_backend": (),
-    "guided_whitespace_pattern": (),
+    "guided_decoding_backend": hint(),
+    "guided_whitespace_pattern": hint(),
     "include_stop_str_in_output": (False,),
-    "kv_transfer_params": (),
-    "length_penalty": (1, 1.0),
+    "kv_transfer_params": hint(),
+    "length_penalty": hint(1, 1.0),
     "logits_processors": (),
-    "priority": (0,),
+    "priority": hint(0),
     "prompt_logprobs": (),
-    "request_id": (),
+    "request_id": hint(),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
@@ -24,12 +36,12 @@ _VLLM: Neutral = {
     "structural_tag": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
-    "vllm_xargs": ({},),
+    "vllm_xargs": hint(),
 }
-NEUTRAL: Neutral = {**_VLLM, "store": (False,)}
+NEUTRAL: Neutral = {**_VLLM, "store": hint(False)}
 CACHE_HINTS: Neutral = {
-    "prompt_cache_options": (),
-    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
+    "prompt_cache_options": hint(),
+    "prompt_cache_retention": hint("in_memory", "in-memory", "24h"),
 }
 NEUTRAL_CHAT: Neutral = {
     **NEUTRAL,
@@ -44,11 +56,11 @@ NEUTRAL_CHAT: Neutral = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "include_reasoning": (True,),
-    "mm_processor_kwargs": ({},),
+    "mm_processor_kwargs": hint(),
     "modalities": (["text"],),
     "moderation": (),
-    "prediction": (),
-    "verbosity": ("medium",),
+    "prediction": hint(),
+    "verbosity": hint("medium"),
     "web_search_options": (),
 }
 NEUTRAL_COMPLETION: Neutral = {

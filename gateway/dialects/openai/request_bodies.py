@@ -1,20 +1,16 @@
 """OpenAI's request bodies, field by field, as they are validated and documented by OpenAPI.
 
 Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens` and `ignore_eos` are vLLM's,
-`deadline_ms` is ours. A body that fails validation is a 400 that names the field."""
+`deadline_ms` is ours."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, joined_parts
-from fairlane.gateway.dialects.openai.neutral import Neutral
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
-from fairlane.gateway.errors import ApiError, invalid
-from fairlane.gateway.http.json_reader import read_object, shown_name
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 
 # Choices per prompt.
@@ -200,56 +196,3 @@ class CompletionBody(GenerationBody):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: bool | None = None
     best_of: Count | None = None
-
-
-_RULES = {
-    "dict_type": "must be an object",
-    "extra_forbidden": "is not a field of this API",
-    "list_type": "must be a list",
-    "missing": "is required",
-    "none_required": "is not supported yet",
-    "model_type": "must be an object",
-    "string_pattern_mismatch": "must match {pattern}",
-    "string_too_long": "must have at most {max_length} characters",
-    "string_too_short": "must not be empty",
-    "too_long": "must have at most {max_length} items",
-    "too_short": "must not be empty",
-}
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int = 0) -> Body:
-    """Validate a body. `neutral`: unsupported fields, with the values without effect; `token_ids`: the maximum of token
-    ids. Raises ApiError naming the field."""
-    return checked_fields(kind, neutral, read_object(body, token_ids=token_ids))
-
-
-def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
-    """Validate parsed fields, as `checked` does."""
-    given = dict(fields)
-    for name in sorted(neutral.keys() & given):
-        value = given.pop(name)
-        if value is not None and not any(type(value) is type(known) and value == known for known in neutral[name]):
-            raise invalid(name, f"`{name}` is not supported yet.")
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        refused = _first(error)  # raised below, so that no chained exception quotes the body
-    try:
-        raise refused
-    finally:
-        del refused  # breaks the reference cycle of its traceback, which would keep the fields alive
-
-
-def _first(error: ValidationError) -> ApiError:
-    """Convert the first error; a wrong field takes precedence over a missing one."""
-    first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
-    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in _steps(first["loc"]))
-    known = _RULES.get(first["type"])
-    rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
-    return invalid(param or None, f"`{param}` {rule}.")
-
-
-def _steps(loc: tuple[int | str, ...]) -> list[int | str]:
-    return [step for place, step in enumerate(loc) if isinstance(step, int) or step[:1] != "<" or place == len(loc) - 1]

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_SEQUENCES,
     ChatBody,
@@ -18,7 +19,6 @@ from fairlane.gateway.dialects.openai.request_bodies import (
     EffortWord,
     GenerationBody,
     Message,
-    checked,
 )
 from fairlane.gateway.dialects.openai.structures import read_structure
 from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools
@@ -43,6 +43,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     # Output tokens per choice; None: as many as context and limits allow.
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    # Fields that have no effect on this request, as the caller is told.
+    ignored: tuple[str, ...] = ()
     # Set for a summary of the prompt: its maximum tokens; it also gets at most about half of the prompt's tokens.
     longest_summary: int | None = None
     min_tokens: int = 0
@@ -69,6 +71,11 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
         return ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its output limit goes beyond the context, so that the output ends where the context does."""
+        return self.max_tokens_param in self.ignored
 
     def asks_for(self, field: str) -> bool:
         said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
@@ -152,9 +159,9 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     echo: bool = False
 
 
-def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
-    """Parse a chat body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
-    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids))
+def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
+    """Parse a chat body. Raises ApiError naming the field."""
+    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, reading))
 
 
 def read_chat(chat: ChatBody) -> ChatRequest:
@@ -194,9 +201,9 @@ def _turn(message: Message, index: int) -> Turn:
     )
 
 
-def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
-    """Parse a completion body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
-    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, token_ids=token_ids)
+def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionRequest:
+    """Parse a completion body. Raises ApiError naming the field."""
+    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, reading)
     n = completion.n or 1
     if len(completion.prompt) * n > MAX_SEQUENCES:
         raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")

@@ -11,7 +11,8 @@ from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
-from fairlane.gateway.dialects.openai.request_bodies import Count, EffortWord, SampledBody, checked
+from fairlane.gateway.dialects.openai.reading import Reading, checked
+from fairlane.gateway.dialects.openai.request_bodies import Count, EffortWord, SampledBody
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, stated_fields
 from fairlane.gateway.dialects.openai.response_items import (
     CallItem,
@@ -134,16 +135,16 @@ read_kept = msgspec.json.Decoder(KeptResponse).decode
 
 def parse_response(
     body: bytes,
-    token_ids: int = 0,
+    reading: Reading | None = None,
     *,
     previous: bytes | None = None,
     may_store: bool = True,
     opens: Open | None = None,
 ) -> ResponseRequest:
-    """Parse a body. `token_ids`: the maximum of token ids in it; `previous`: the stored response that it names;
+    """Parse a body. `previous`: the stored response that it names;
     `may_store`: false in batches; `opens`: the tenant's seal, if there is something to open. Raises ApiError naming the
     field."""
-    asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
+    asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, reading)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
     store = may_store and asked.store is not False

@@ -207,10 +207,17 @@ async def test_what_this_gateway_let_in_counts(bench: AdminBench) -> None:
 async def test_what_no_context_can_hold_is_refused(bench: AdminBench) -> None:
     await tenant(bench, limits={"max_prompt_tokens": 1})
 
-    answer = await explain(bench, prompt_tokens=2999, max_output_tokens=2)
+    answer = await explain(bench, prompt_tokens=3000, max_output_tokens=2)
 
     assert (answer["admitted"], answer["code"]) == (False, "context_length_exceeded")
     assert "3000" in answer["message"]
+
+
+async def test_output_beyond_the_context_is_cut(bench: AdminBench) -> None:
+    await tenant(bench)
+
+    answer = await explain(bench, prompt_tokens=1000, max_output_tokens=3000)
+    assert answer["admitted"] is True
 
 
 async def test_without_a_model_that_the_tenant_may_use_nobody_serves(bench: AdminBench) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fairlane.gateway.answers import builder
 from fairlane.gateway.answers.choices import ChatAnswer
 from fairlane.gateway.api.completions import CHAT as KIND
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.served import ASKED, CHAT, SAID, Served, serving, settings
 from tests.support.gateway.tool_models import tool_card
@@ -75,7 +76,7 @@ async def test_a_chats_prompt_tells_of_the_tools_that_may_be_called() -> None:
 
     def prompt(choice: object) -> str:
         body = json.dumps({**ASKED, "tools": tools, "tool_choice": choice}).encode()
-        [tokens] = KIND.prompts(model, KIND.parse(body, 0))
+        [tokens] = KIND.prompts(model, KIND.parse(body, Reading()))
         return b"".join(map(model.token_bytes, tokens)).decode()
 
     for choice, told in [

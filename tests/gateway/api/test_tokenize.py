@@ -89,7 +89,6 @@ async def test_nothing_of_it_is_charged(served: Served) -> None:
         (TOKENIZE, {**ASKED, "add_generation_prompt": False}, "add_generation_prompt"),
         (TOKENIZE, {**ASKED, "add_generation_prompt": 1}, "add_generation_prompt"),
         (TOKENIZE, {**ASKED, "add_special_tokens": 0}, "add_special_tokens"),
-        (TOKENIZE, {"prompt": TEXT, "nonsense": 1}, "nonsense"),
         (DETOKENIZE, {}, "tokens"),
         (DETOKENIZE, {"tokens": "1"}, "tokens"),
         (DETOKENIZE, {"tokens": [1, True]}, "tokens"),

@@ -126,7 +126,7 @@ async def test_a_bad_line_fails_alone_with_its_400(served: Served) -> None:
     bad = {
         "no-model": line("no-model", model="nothing"),
         "no-tokens": line("no-tokens", max_tokens=-1),
-        "too-long": line("too-long", max_tokens=10**6),
+        "too-long": line("too-long", prompt="x" * 10_000),
         "stream": line("stream", stream=True),
         "elsewhere": line("elsewhere", url=CHAT),
         "twice": line("line-0"),

@@ -67,7 +67,7 @@ def test_a_line_that_is_too_long_is_not_kept_and_harms_no_other() -> None:
     assert refusal.code == "request_too_large"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_fifty_thousand_lines_take_little_memory() -> None:
     one = line("x" * 12, prompt="word " * 50)
     scanner = LineScanner()

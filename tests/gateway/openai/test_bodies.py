@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import parse_chat, parse_completion
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, MAX_DEPTH
@@ -64,7 +65,7 @@ def test_a_body_may_have_so_many_levels_and_no_more(padding: int) -> None:
 def test_no_body_breaks_the_parser(body: bytes) -> None:
     for parse in (parse_chat, parse_completion):
         with pytest.raises(ApiError):
-            parse(body, TOKEN_IDS)
+            parse(body, Reading(TOKEN_IDS))
 
 
 @pytest.mark.parametrize("part", ['"k%d\\"": 1', '"[%d": []', '"%d": {}', '"%d": "{\\\\"'])
@@ -84,7 +85,7 @@ def test_nothing_of_a_refused_body_waits_for_the_next_collection(fields: str) ->
     gc.disable()
     try:
         with suppress(ApiError):
-            parse_completion(body, TOKEN_IDS)
+            parse_completion(body, Reading(TOKEN_IDS))
         assert gc.collect() == 0
     finally:
         gc.enable()

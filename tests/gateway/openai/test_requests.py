@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+from fairlane.gateway.dialects.openai.reading import MAX_IGNORED, Reading
 from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_CHOICES,
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
 )
-from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn, parse_chat
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT, COMPLETION, MESSAGES, SECRET, chat, completion, param, refused
 
@@ -174,15 +175,55 @@ UNSUPPORTED: dict[str, list[Any]] = {
     "audio": [{"voice": "alloy", "format": "mp3"}],
     "function_call": [{"name": "f"}],
     "functions": [[{"name": "f"}]],
-    "modalities": [["text", "audio"], ["audio"], []],
+    "modalities": [["text", "audio"], ["audio"]],
     "moderation": [True],
-    "prompt_cache_options": [{}],
-    "prompt_cache_retention": ["1h"],
-    "prediction": [{"type": "content", "content": SECRET}],
-    "store": [True, 0],
-    "verbosity": ["low"],
-    "web_search_options": [{}],
+    "web_search_options": [{"search_context_size": "low"}],
 }
+
+
+IGNORED: dict[str, Any] = {
+    "prompt_cache_options": {"ttl": "24h"},
+    "prompt_cache_retention": "1h",
+    "prediction": {"type": "content", "content": SECRET},
+    "priority": 5,
+    "store": True,
+    "verbosity": "low",
+    "unknown": 1,
+}
+
+
+def read_chat(reading: Reading, **fields: Any) -> Reading:
+    parse_chat(json.dumps({**CHAT, **fields}).encode(), reading)
+    return reading
+
+
+def test_a_hint_is_ignored_and_named_by_its_path() -> None:
+    turns = [{"role": "user", "content": "Hi", "timestamp": number} for number in (5, 6)]
+
+    assert sorted(read_chat(Reading(), **IGNORED, messages=turns).ignored) == sorted([*IGNORED, "messages.timestamp"])
+
+
+def test_a_name_that_no_header_can_hold_is_replaced_in_part() -> None:
+    assert read_chat(Reading(), **{"a\r\nb: \u00e9": 1}).ignored == ["a??b???"]
+    assert read_chat(Reading(), **{"x" * 1000: 1}).ignored == ["x" * 64]
+
+
+def test_what_is_null_or_empty_asks_for_nothing() -> None:
+    nothing: tuple[Any, ...] = (None, "", [], {})
+    for value in nothing:
+        asked = dict.fromkeys(["unknown", *NEUTRAL_CHAT], value)
+        assert read_chat(Reading(refuses_unknown=True), **asked).ignored == []
+
+
+def test_few_ignored_fields_are_named() -> None:
+    assert len(read_chat(Reading(), **{f"field{number}": 1 for number in range(100)}).ignored) == MAX_IGNORED
+
+
+def test_unknown_fields_are_refused_where_that_is_asked() -> None:
+    with pytest.raises(ApiError) as error:
+        read_chat(Reading(refuses_unknown=True), messages=[{"role": "user", "content": "Hi", "at": 5}])
+
+    assert (error.value.code, error.value.param) == ("invalid_request_error", "messages.[0].at")
 
 
 @pytest.mark.parametrize("field", UNSUPPORTED)
@@ -194,7 +235,7 @@ def test_what_is_not_supported_yet_is_named(field: str) -> None:
 
 
 def test_every_unsupported_field_is_tested() -> None:
-    assert {field for field in NEUTRAL_CHAT if field in OPENAIS} == UNSUPPORTED.keys()
+    assert {field for field in NEUTRAL_CHAT if field in OPENAIS} == UNSUPPORTED.keys() | (IGNORED.keys() & OPENAIS)
 
 
 @pytest.mark.parametrize("field", NEUTRAL_CHAT)

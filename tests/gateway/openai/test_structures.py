@@ -17,7 +17,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 def structure(**fields: object) -> Structure | None:
     body = json.dumps({**CHAT, **fields}).encode()
-    same = parse_completion(json.dumps({"model": "tiny", "prompt": "hello", **fields}).encode(), 0).structure
+    same = parse_completion(json.dumps({"model": "tiny", "prompt": "hello", **fields}).encode()).structure
     assert parse_chat(body).structure == same
     return same
 

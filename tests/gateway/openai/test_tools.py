@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, parse_chat
 from fairlane.gateway.dialects.openai.tools import (
     MAX_CALLS,
@@ -26,7 +27,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
 
 def chat(**fields: Any) -> ChatRequest:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], **fields}
-    return parse_chat(json.dumps(body).encode(), token_ids=1000)
+    return parse_chat(json.dumps(body).encode(), Reading(1000, refuses_unknown=True))
 
 
 def refused(**fields: Any) -> ApiError:

@@ -9,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from fairlane.gateway.api.completions import CHAT
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import HUGE_BODY_BYTES, BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.pipeline.prepare import Preparer, pack_inputs
+from fairlane.quotas.tenants import Tenant
 from tests.support.gateway.one_request import a_context
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.anyio
 NONE = cast(Any, None)
 """For parts that a body which cannot be parsed does not come to."""
 HUGE, LARGE = HUGE_BODY_BYTES + 1, LARGE_BODY_BYTES + 1
-CALLER = cast(Any, SimpleNamespace(tenant_id="a", root="a"))
+CALLER = cast(Any, SimpleNamespace(tenant_id="a", root="a", identity=SimpleNamespace(tenant=Tenant(id="a", root="a"))))
 
 
 @pytest.mark.parametrize(("many", "one"), [(HUGE, LARGE), (LARGE, HUGE)], ids=["huge", "large"])
@@ -29,7 +31,7 @@ async def test_one_body_is_read_at_a_time_and_others_of_another_size_meanwhile(m
     loop, released, is_held = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
     held: list[bytes] = []
 
-    def parse(body: bytes, _: int) -> ChatRequest:
+    def parse(body: bytes, _: Reading) -> ChatRequest:
         if len(body) == many:
             held.append(body)
             loop.call_soon_threadsafe(is_held.set)

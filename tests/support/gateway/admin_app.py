@@ -227,6 +227,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         audit=Audit(redis),
         fleet=cast(StoredFleet, fleet),
         lanes=DEFAULT_LANES,
+        cuts_output=True,
         batches=batches,
         records=Records(records, RequestRecorder(records, _no_position, "test", enabled=True)),
         open_requests=open_requests,

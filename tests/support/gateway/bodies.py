@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
 from fairlane.gateway.errors import ApiError
 
@@ -21,13 +22,13 @@ def chat(**fields: Any) -> ChatRequest:
 
 
 def completion(**fields: Any) -> CompletionRequest:
-    return parse_completion(json.dumps({**COMPLETION, **fields}).encode(), TOKEN_IDS)
+    return parse_completion(json.dumps({**COMPLETION, **fields}).encode(), Reading(TOKEN_IDS))
 
 
 def refused(body: bytes | dict[str, Any], *, by_completion: bool = False) -> ApiError:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     with pytest.raises(ApiError) as caught:
-        parse_completion(raw, TOKEN_IDS) if by_completion else parse_chat(raw)
+        parse_completion(raw, Reading(TOKEN_IDS)) if by_completion else parse_chat(raw)
     error = caught.value
     assert (error.code, error.status) == ("invalid_request_error", 400)
     assert SECRET not in error.message

@@ -32,6 +32,8 @@ from tests.support.system.sdk import (
 
 pytestmark = pytest.mark.system
 
+CACHED = {"mode": "explicit", "ttl": "30m"}
+
 NEUTRAL: list[OfField] = [
     {"audio": None},
     {"frequency_penalty": 0},
@@ -63,6 +65,16 @@ NEUTRAL: list[OfField] = [
     {"web_search_options": None},
     {"messages": [{"role": "user", "name": "someone", "content": [{"type": "text", "text": QUESTION["content"]}]}]},
     {"tools": [function("weather")], "tool_choice": "none"},
+    {
+        "prediction": {
+            "type": "content",
+            "content": [{"type": "text", "text": "Paris", "prompt_cache_breakpoint": CACHED}],
+        }
+    },
+    {"prompt_cache_options": CACHED},
+    {"store": True},
+    {"verbosity": "low"},
+    {"extra_body": {"flavour": "mint"}},
 ]
 """They leave the answer as it is."""
 
@@ -179,8 +191,6 @@ HONOURED: list[tuple[OfField, Callable[[ChatCompletion], bool]]] = [
 ]
 """They change the answer: what it then is."""
 
-CACHED = {"mode": "explicit", "ttl": "30m"}
-
 
 def part(kind: str, value: object) -> OfField:
     return {"type": kind, kind: value, "prompt_cache_breakpoint": CACHED}
@@ -199,11 +209,7 @@ REFUSED: list[tuple[str, OfField]] = [
     ("functions", {"functions": [CITY | {"name": "capital", "description": "Of a country.", "parameters": CITY}]}),
     ("modalities", {"modalities": ["text", "audio"]}),
     ("moderation", {"moderation": {"model": "m", "policy": {"input": {"mode": "b"}, "output": {"mode": "b"}}}}),
-    ("prediction", {"prediction": {"type": "content", "content": [part("text", "Paris")]}}),
-    ("prompt_cache_options", {"prompt_cache_options": CACHED}),
     ("reasoning_effort", {"reasoning_effort": "high"}),
-    ("store", {"store": True}),
-    ("verbosity", {"verbosity": "low"}),
     (
         "web_search_options",
         {
@@ -269,7 +275,6 @@ WRONG: list[tuple[str, OfField]] = [
     ("top_logprobs", {"top_logprobs": 2}),
     ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
     ("top_p", {"top_p": 1.5}),
-    ("flavour", {"extra_body": {"flavour": "mint"}}),
 ]
 """They are served, but not so: the field that the refusal names."""
 

@@ -61,8 +61,6 @@ REFUSED: list[tuple[str, OfField]] = [
     ("prompt", {"prompt": [-1]}),
     ("stream_options", {"stream_options": {"include_usage": True, "include_obfuscation": False}}),
     ("suffix", {"suffix": " is large."}),
-    ("max_tokens", {"max_tokens": 10_000}),
-    ("messages", {"extra_body": {"messages": []}}),
 ]
 
 

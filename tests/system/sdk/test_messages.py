@@ -90,6 +90,9 @@ NEUTRAL: list[OfField] = [
     {"tools": [WEATHER], "tool_choice": {"type": "none"}},
     {"user_profile_id": "someone", "workspace_id": "somewhere"},
     talk([{"type": "text", "text": QUESTION["content"], "cache_control": EPHEMERAL}]),
+    {"inference_geo": "mars"},
+    {"speed": "fast"},
+    {"extra_body": {**LIKELIEST, "flavour": "mint"}},
 ]
 """They leave the answer as it is."""
 
@@ -126,9 +129,7 @@ HONOURED: list[tuple[OfField, Callable[[Message], bool]]] = [
 
 WRONG: list[tuple[str, OfField]] = [
     ("container", {"container": "c"}),
-    ("inference_geo", {"inference_geo": "mars"}),
     ("max_tokens", {"max_tokens": 0}),
-    ("max_tokens", {"max_tokens": 100_000}),
     ("messages", {"messages": []}),
     ("messages", talk("Hello", "The capital is")),
     ("messages.[0].role", {"messages": [{"role": "king", "content": "Hello"}]}),
@@ -136,14 +137,12 @@ WRONG: list[tuple[str, OfField]] = [
     ("messages.[0].content.[0]", talk([USED])),
     ("output_config.format.schema", {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}),
     ("service_tier", {"service_tier": "free"}),
-    ("speed", {"speed": "fast"}),
     ("stop_sequences.[0]", {"stop_sequences": [""]}),
     ("temperature", {"extra_body": {"temperature": 3}}),
     ("tool_choice", {"tool_choice": {"type": "any"}}),
     ("tool_choice", {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "time"}}),
     ("tools.[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
     ("tools.[1].name", {"tools": [WEATHER, WEATHER]}),
-    ("flavour", {"extra_body": {"flavour": "mint"}}),
 ]
 """Not served, or not so: the field that the refusal names."""
 

@@ -41,7 +41,7 @@ def wire() -> Wire:
     return Wire()
 
 
-@pytest.mark.parametrize("asked", [{"temperature": 3}, {"model": "gpt-4"}, {"max_tokens": 100_000}], ids=str)
+@pytest.mark.parametrize("asked", [{"temperature": 3}, {"model": "gpt-4"}, {"max_tokens": 0}], ids=str)
 def test_what_is_wrong_is_asked_once(server: Server, key: str, wire: Wire, asked: dict[str, Any]) -> None:
     with wire.sdk(server, key) as client, pytest.raises(openai.APIStatusError):
         chat(client, **asked)
