@@ -81,7 +81,7 @@ class ChoicesAnswer(AnswerBuilder):
         if self._request.logprobs is None or not chunk.token_ids:
             return None
         logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)
-        choice.characters += sum([len(self._model.text.token_text(token_id)) for token_id in chunk.token_ids])
+        choice.characters += sum([_characters(self._model.text, token_id) for token_id in chunk.token_ids])
         return logprobs
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -209,23 +209,32 @@ def chat_logprobs(text: TextModel, token_ids: Sequence[int], logprobs: Sequence[
 def completion_logprobs(
     text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], text_offset: int
 ) -> dict[str, Any]:
-    """Return `logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these
+    """Return `logprobs` of a completion choice or chunk. `text_offset`: characters of the choice that precede these
     tokens."""
-    tokens = [text.token_text(token_id) for token_id in token_ids]
-    lengths = [len(token) for token in tokens]
+    lengths = [_characters(text, token_id) for token_id in token_ids]
     return {
-        "tokens": tokens,
+        "tokens": [_completion_name(text, token_id) for token_id in token_ids],
         "token_logprobs": [_finite(drawn.logprob) for drawn in logprobs],
         "top_logprobs": [
-            {text.token_text(other): _finite(logprob) for other, logprob in drawn.top} for drawn in logprobs
+            {_completion_name(text, other): _finite(logprob) for other, logprob in drawn.top} for drawn in logprobs
         ],
-        "text_offset": list(itertools.accumulate(lengths, initial=text_offset))[: len(tokens)],
+        "text_offset": list(itertools.accumulate(lengths, initial=text_offset))[: len(token_ids)],
     }
 
 
 def _named(text: TextModel, token_id: int, logprob: float) -> dict[str, Any]:
-    spelled = text.token_bytes(token_id)
-    return {"token": spelled.decode("utf-8", "replace"), "logprob": _finite(logprob), "bytes": list(spelled)}
+    name, _ = text.token_name(token_id)
+    return {"token": name, "logprob": _finite(logprob), "bytes": list(text.token_bytes(token_id))}
+
+
+def _completion_name(text: TextModel, token_id: int) -> str:
+    name, is_partial = text.token_name(token_id)
+    return f"bytes:{name}" if is_partial else name
+
+
+def _characters(text: TextModel, token_id: int) -> int:
+    """Return the number of characters that begin in a token."""
+    return sum([byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id)])
 
 
 def _finite(logprob: float) -> float:

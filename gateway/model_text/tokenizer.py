@@ -197,6 +197,14 @@ class TextModel:
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
+    def token_name(self, token_id: int) -> tuple[str, bool]:
+        """Return a token's text with the bytes of incomplete characters as `\\xf0\\x9f`, and whether it has any."""
+        spelled = self.token_bytes(token_id)
+        try:
+            return spelled.decode("utf-8"), False
+        except UnicodeDecodeError:
+            return spelled.decode("utf-8", "backslashreplace"), True
+
     def token_bytes(self, token_id: int) -> bytes:
         return self.vocabulary.token_bytes(token_id)
 
@@ -240,7 +248,8 @@ class TextPiece(Redacted, frozen=True):
 class TokenStream:
     """The text of ONE choice as its tokens arrive. The result does not depend on how they are split into pushes.
 
-    It never emits an incomplete character, a stop string, or text that could begin one."""
+    It never emits an incomplete character, a stop string, or text that could begin one. A character that the end of the
+    stream cuts in half is dropped."""
 
     def __init__(
         self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0, control_text: bool = False
@@ -277,13 +286,7 @@ class TokenStream:
 
     def flush(self) -> TextPiece:
         stops = self._stops
-        if stops is not None and stops.stopped_by is not None:
-            return TextPiece("", self._counted, True)
-        rest = self._utf8.decode(b"", final=True) if self._utf8 is not None else ""
-        if stops is None:
-            return TextPiece(rest, self._counted, False)
-        rest = stops.feed(rest) if self._counted > self._min_tokens else rest
-        return TextPiece(rest + stops.release(), self._counted, stops.stopped_by is not None)
+        return TextPiece("" if stops is None else stops.release(), self._counted, self.stopped_by is not None)
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
         spelled = self._vocabulary.spell(token_ids, first=not self._begun)

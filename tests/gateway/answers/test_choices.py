@@ -169,7 +169,7 @@ def test_chat_logprobs_name_each_token_with_its_bytes() -> None:
 
     assert bytes(byte for entry in told["content"] for byte in entry["bytes"]).decode() == "é🙂"
     assert told["content"][0]["logprob"] == -0.25
-    assert told["content"][0]["top_logprobs"][0]["token"] == MODEL.token_text(ids[0])
+    assert told["content"][0]["top_logprobs"][0]["token"] == MODEL.token_name(ids[0])[0]
 
 
 def test_completion_logprobs_say_where_each_token_begins() -> None:
@@ -180,6 +180,29 @@ def test_completion_logprobs_say_where_each_token_begins() -> None:
     assert told["text_offset"][0] == 10
     assert told["text_offset"][-1] + len(told["tokens"][-1]) == 10 + len("Paris is")
     assert len(told["tokens"]) == len(told["token_logprobs"]) == len(told["top_logprobs"]) == len(told["text_offset"])
+
+
+def test_parts_of_a_character_are_named_by_their_bytes() -> None:
+    ids = [
+        token
+        for byte in "é🙂".encode()
+        for token in range(MODEL.card.vocab_size)
+        if MODEL.token_bytes(token) == bytes([byte])
+    ]
+    logprobs = [PositionLogprobs(-0.5, ((ids[0], -0.5), (ids[1], -0.6)))] * len(ids)
+
+    told = chat_logprobs(MODEL, ids, logprobs)["content"]
+    legacy = completion_logprobs(MODEL, ids, logprobs, 3)
+    chunks = [TextChunk(0, "", (token,), (drawn,), None) for token, drawn in zip(ids, logprobs, strict=True)]
+    parts = [chunk["choices"][0]["logprobs"] for chunk in streamed(CompletionAnswer, *chunks, logprobs=2)]
+
+    assert [entry["token"] for entry in told[:3]] == [r"\xc3", r"\xa9", r"\xf0"]
+    assert [entry["bytes"] for entry in told[:3]] == [[0xC3], [0xA9], [0xF0]]
+    assert [entry["token"] for entry in told[0]["top_logprobs"]] == [r"\xc3", r"\xa9"]
+    assert legacy["tokens"][:2] == [r"bytes:\xc3", r"bytes:\xa9"]
+    assert set(legacy["top_logprobs"][0]) == {r"bytes:\xc3", r"bytes:\xa9"}
+    assert legacy["text_offset"] == [3, 4, 4, 5, 5, 5]
+    assert [offset - 3 for offset in legacy["text_offset"]] == [part["text_offset"][0] for part in parts]
 
 
 def test_what_cannot_come_is_a_number_that_json_can_say() -> None:
