@@ -15,6 +15,7 @@ from fairlane.scheduler.protocol.messages import (
     Lease,
     Outcome,
     PositionLogprobs,
+    PromptLogprobs,
     TokenDelta,
 )
 from fairlane.scheduler.queue.types import Progress
@@ -42,6 +43,7 @@ class OutputStream:
     # The first token under this lease, with its timing.
     first: TokenDelta | None = None
     embeddings: list[TokenDelta] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     # Preemptions and the like, since the stream is not open.
     notices: deque[Event] = field(default_factory=partial(deque, maxlen=MAX_NOTICES))
     end: Finished | None = None
@@ -70,6 +72,7 @@ class OutputStream:
         self.logprobs = [[] for _ in generated]
         self.finish = [None] * len(self.output)
         self.first = None
+        self.prompt_logprobs.clear()
         self.notices.clear()
 
     def record(self, events: Iterable[Event]) -> None:
@@ -83,6 +86,8 @@ class OutputStream:
                     self.embeddings.append(event)
             elif isinstance(event, Finished):
                 self.end, self.outcome = event, event.outcome
+            elif isinstance(event, PromptLogprobs):
+                self.prompt_logprobs.append(event)
             elif not self.is_open:
                 self.notices.append(event)
 
@@ -91,6 +96,8 @@ class OutputStream:
 
         Notices such as preemptions are sent once; a lost link loses them."""
         events: list[Event] = [*self.embeddings]
+        if not any(generated):  # else the gateway has them, since they precede all tokens
+            events += self.prompt_logprobs
         for choice, ids in enumerate(generated):
             events += self._choice_since(choice, len(ids))
         events += self.notices

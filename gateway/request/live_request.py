@@ -25,7 +25,9 @@ from fairlane.scheduler.protocol.messages import (
     JobSteps,
     Outcome,
     Paused,
+    PositionLogprobs,
     Preempted,
+    PromptLogprobs,
     Resumed,
     TokenDelta,
 )
@@ -231,6 +233,8 @@ class LiveJob:
     preemptions: int = 0
     # Prompt tokens found in the prefix cache; known from the first token on.
     cached_tokens: int = 0
+    # Of the prompt's tokens after the first, if requested.
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list, repr=False)
     finished: Finished | None = None
     # Its end is decided. It is charged exactly once, with its request.
     settled: bool = False
@@ -269,6 +273,9 @@ class LiveJob:
             return
         if isinstance(event, TokenDelta):
             self._accept_tokens(event)
+            return
+        if isinstance(event, PromptLogprobs):
+            self._accept_prompt_logprobs(event)
             return
         if isinstance(event, Finished):
             self.finished = event
@@ -311,6 +318,19 @@ class LiveJob:
         steps = None if self.finished is None else self.finished.steps
         return charge_of(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, steps, taken=taken)
 
+    def _accept_prompt_logprobs(self, event: PromptLogprobs) -> None:
+        """Accept the next ones, once: another worker computes the prompt again from its beginning."""
+        known = 1 + len(self.prompt_logprobs) - event.first
+        if known < 0:
+            self.fail(internal_error())
+        elif self._lacks_prompt_logprobs:
+            self.prompt_logprobs += event.logprobs[known:]
+
+    @property
+    def _lacks_prompt_logprobs(self) -> bool:
+        wanted = self.message is not None and self.message.sampling.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < self.prompt_tokens - 1
+
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices):
             return
@@ -331,6 +351,9 @@ class LiveJob:
         if known:
             first_index, logprobs = delta.first_index + known, delta.logprobs[known:]
             delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
+        if not self.begun and self._lacks_prompt_logprobs:
+            self.fail(internal_error())
+            return
         choice.token_ids.extend(fresh)
         choice.published += len(fresh)
         self.begun = self.begun or choice.published > 0

@@ -16,6 +16,7 @@ from fairlane.scheduler.protocol.messages import (
     Paused,
     PositionLogprobs,
     Preempted,
+    PromptLogprobs,
     Resumed,
     YieldMode,
 )
@@ -152,6 +153,8 @@ class StepResult:
     failed: Mapping[SeqId, str] = field(default_factory=dict)
     # Log-probabilities of the sampled tokens whose requests ask for them.
     logprobs: Mapping[SeqId, PositionLogprobs] = field(default_factory=dict)
+    # Of prompt tokens that this step computed, by job.
+    prompt_logprobs: Mapping[str, PromptLogprobs] = field(default_factory=dict)
     # Rows that are not computed yet, if the runner does not wait for all; they are planned again.
     pending: Set[SeqId] = frozenset()
     # Prompt tokens of these rows found in a cache outside the planner; reported with any of their tokens.

@@ -41,7 +41,7 @@ PreemptionMode = Literal["keep"] | YieldMode
 ScarceResource = Literal["blocks", "slots", "tokens", "pace"]
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Sampling parameters. The defaults sample from the model's own distribution."""
 
     temperature: float = 1.0
@@ -59,6 +59,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stop_token_ids: tuple[int, ...] = ()
     # None: no log-probabilities; k: the chosen token's and those of the k most likely.
     logprobs: int | None = None
+    # The same of each prompt token after the first; the prompt is then computed without the prefix cache.
+    prompt_logprobs: int | None = None
     # (token id, value added to its score).
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -159,6 +161,8 @@ class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     logprob: float
     top: tuple[tuple[int, float], ...]
+    # Of a prompt token: 1 for the most likely one; 0: not known.
+    rank: int = 0
 
     def __repr__(self) -> str:
         return "PositionLogprobs(…)"
@@ -187,6 +191,18 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, kw_only=True, tag="prompt_logprobs"):
+    """Log-probabilities of consecutive prompt tokens. All of a prompt precede the job's first token."""
+
+    job_id: str
+    # Index in the prompt of the first of them; its token 0 has none.
+    first: int
+    logprobs: tuple[PositionLogprobs, ...]
+
+    def __repr__(self) -> str:
+        return f"PromptLogprobs({self.job_id} from {self.first}, {len(self.logprobs)} tokens)"
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -266,7 +282,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     steps: JobSteps | None = None
 
 
-Event = TokenDelta | Preempted | Resumed | Paused | Finished
+Event = TokenDelta | PromptLogprobs | Preempted | Resumed | Paused | Finished
 
 
 # Controls: from a gateway to a worker, on the worker's control stream.

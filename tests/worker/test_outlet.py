@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from fairlane.gateway.errors import ApiError
 from fairlane.scheduler.links.frames import Open
 from fairlane.scheduler.protocol.messages import (
     Finished,
     Job,
     Outcome,
     Paused,
+    PositionLogprobs,
+    PromptLogprobs,
     Sampling,
     TokenDelta,
 )
@@ -467,6 +470,53 @@ def test_logprobs_go_on_where_they_were_after_a_takeover_and_a_cut() -> None:
         world.check()
         assert len(world.gateway.logprobs["job", 0]) == 4
         await world.finish()
+
+    play(scenario)
+
+
+def test_log_probabilities_of_a_prompt_arrive_once_though_a_link_is_cut_and_another_worker_begins_anew() -> None:
+    whole = tuple(PositionLogprobs(-float(place), (), 1) for place in range(1, 5))
+    asked = msgspec.structs.replace(job(), sampling=Sampling(prompt_logprobs=0))
+
+    def found(worker: OutletWorker, first: int, end: int) -> None:
+        event = PromptLogprobs(job_id="job", first=first, logprobs=whole[first - 1 : end - 1])
+        worker.outlet.put([Publication(worker.runs["job"].lease, (event,))])
+
+    async def scenario(world: World) -> None:
+        world.store.put(asked)
+        one = world.all[0]
+        await one.take()
+        await quiet()
+        one.link.deliver()
+        found(one, 1, 3)
+        one.link.cut()  # before they arrive
+        await quiet()
+        one.link.deliver()
+        live = world.gateway.jobs["job"]
+        assert live.prompt_logprobs == [*whole[:2]]
+        other = await taken_over(world)
+        other.link.deliver()
+        found(other, 1, 4)
+        found(other, 4, 5)
+        other.step(2)
+        other.turns()
+        other.link.cut()
+        await quiet()
+        other.link.deliver()
+        world.check()
+        assert (live.prompt_logprobs, live.choices[0].published) == ([*whole], 2)
+        await world.finish()
+
+    play(scenario)
+
+
+def test_tokens_before_the_log_probabilities_of_their_prompt_fail_the_request() -> None:
+    """A worker of an earlier release sends none."""
+
+    async def scenario(world: World) -> None:
+        await begun(world, 1, msgspec.structs.replace(job(), sampling=Sampling(prompt_logprobs=0)))
+        assert isinstance(world.gateway.fault, ApiError)
+        assert world.gateway.tokens == {}
 
     play(scenario)
 

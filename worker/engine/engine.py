@@ -60,7 +60,7 @@ class StepReport:
     def events(self) -> list[Event]:
         """Build the gateways' events, in order: state changes of choices, then their new tokens, without ended jobs."""
         logprobs, embeddings = self.result.logprobs, self.result.embeddings
-        events: list[Event] = [*self.plan.events]
+        events: list[Event] = [*self.plan.events, *self.result.prompt_logprobs.values()]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
             job_id, choice = produced.seq
             delta = TokenDelta(

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 import torch
@@ -18,6 +18,7 @@ from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, S
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.engine import LookAhead, StepRunner
 from fairlane.worker.engine.grammar import PATIENCE_S, Constraint, Grammars
+from fairlane.worker.engine.prompt_logprobs import PromptScorer, Scored
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, find_likeliest, is_plain
 from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.kv.transfer import transfer_for
@@ -83,6 +84,7 @@ class Runner(StepRunner):
         self._choices: dict[SeqId, _ChoiceState] = {}
         # Each job's grammar from `prepare` to `register`, held here since the cache may evict it meanwhile.
         self._compiled: dict[str, Future[LLMatcher]] = {}
+        self._scorer = PromptScorer(self._all_logits, self._note_failure, model.vocab_size, cache.block_size)
 
     def prepare(self, job: Job) -> Future[LLMatcher] | None:
         if not job.grammar:
@@ -105,9 +107,11 @@ class Runner(StepRunner):
             constraint = None if compiled is None else Constraint(compiled.result().deep_copy(), generated, budget)
             state = _ChoiceState(choice, job.sampling, len(generated), history, constraint, plain)
             self._choices[SeqId(job.job_id, choice)] = state
+        self._scorer.register(lease)
 
     def forget(self, job_id: str) -> None:
         self._compiled.pop(job_id, None)
+        self._scorer.forget(job_id)
         for choice in count():
             if self._choices.pop(SeqId(job_id, choice), None) is None:
                 return
@@ -126,13 +130,20 @@ class Runner(StepRunner):
         unknown = self._unknown(rows)
         if unknown:
             rows = [row for row in rows if row.seq not in unknown]
+        scored = Scored()
+        if self._scorer:
+            on_forward()
+            on_forward, scored = _nothing, self._scorer.score(rows, UNCOMPUTABLE)
+            rows = scored.rows
         found = self._compute(rows, on_forward, look_ahead)
         copy_ms = self._transfer.finish_ms()
         return StepResult(
             number=plan.number,
             tokens=found.tokens,
-            failed=unknown | found.failed,
+            failed=unknown | scored.failed | found.failed,
             logprobs=found.logprobs,
+            prompt_logprobs=scored.logprobs,
+            is_typical=not scored.logprobs,
             run_ms=max(0.0, (time.perf_counter() - began) * 1e3 - copy_ms),
             copy_ms=copy_ms,
             pending=found.late,
@@ -154,15 +165,25 @@ class Runner(StepRunner):
         try:
             return self._compute_together(rows, on_forward, look_ahead)
         except (RuntimeError, IndexError) as error:  # torch's errors, including out of memory
-            _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
-            if self.cache.device.type == "cuda":
-                torch.cuda.synchronize(self.cache.device)  # raises if the GPU is lost, which no request caused
+            self._note_failure(len(rows), error)
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
         for row in rows:
             found.add(self._compute([row], on_forward, look_ahead))
         return found
+
+    def _note_failure(self, rows: int, error: Exception) -> None:
+        _log.warning("a step of %d rows failed: %s", rows, type(error).__name__)
+        if self.cache.device.type == "cuda":
+            torch.cuda.synchronize(self.cache.device)  # raises if the GPU is lost, which no request caused
+
+    def _all_logits(self, rows: Sequence[Row]) -> torch.Tensor:
+        if self._reads_beyond:
+            self.cache.clear_entered(rows)
+        packed = self._packer.pack(rows)
+        every = torch.arange(len(packed.token_ids), device=packed.token_ids.device)
+        return self._model.forward(replace(packed, logit_rows=every), self.cache).logits
 
     def _compute_together(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
         if self._reads_beyond:

@@ -137,8 +137,11 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
         found = _draw_asked(scores, wanted, [chosen[row] for row in rows])
         for place, row in enumerate(rows):
             chosen[row] = found[place]
-        of_places = _logprobs(scores, found, {place: draw.sampling.logprobs for place, draw in enumerate(wanted)})
-        logprobs = {rows[place]: logprob for place, logprob in of_places.items()}
+        counts = {place: draw.sampling.logprobs for place, draw in enumerate(wanted)}
+        asking = {place: count for place, count in counts.items() if count is not None}
+        if asking:
+            ranked = rank_tokens(scores[[*asking]], [found[place] for place in asking], [*asking.values()])
+            logprobs = {rows[place]: logprob for place, logprob in zip(asking, ranked, strict=True)}
     return Drawn({row: token for row, token in enumerate(chosen) if row not in failed}, failed, logprobs)
 
 
@@ -335,17 +338,16 @@ def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int
     return {row for row, is_wider in zip(rows, wider.tolist(), strict=True) if is_wider}
 
 
-def _logprobs(
-    scores: torch.Tensor, chosen: Sequence[int], asked: Mapping[int, int | None]
-) -> dict[int, PositionLogprobs]:
-    counts = {row: count for row, count in asked.items() if count is not None}
-    if not counts:
-        return {}
-    table = scores[[*counts]].log_softmax(-1)
-    own = table.gather(1, torch.tensor([chosen[row] for row in counts], device=table.device)[:, None])[:, 0].tolist()
-    best = table.topk(min(max(counts.values()), table.shape[1]))
-    ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return {
-        row: PositionLogprobs(logprob, tuple(zip(ids[:count], values[:count], strict=True)))
-        for (row, count), logprob, (ids, values) in zip(counts.items(), own, ranked, strict=True)
-    }
+def rank_tokens(
+    scores: torch.Tensor, chosen: Sequence[int], counts: Sequence[int], *, with_ranks: bool = False
+) -> list[PositionLogprobs]:
+    """Return the log-probabilities of the chosen token and of the `counts` most likely for each row of `scores`."""
+    table = scores.log_softmax(-1)
+    own = table.gather(1, torch.tensor(chosen, device=table.device)[:, None])
+    best = table.topk(min(max(counts), table.shape[1]))
+    ranks = (1 + (table > own).sum(-1)).tolist() if with_ranks else [0] * len(chosen)
+    ranked = zip(own[:, 0].tolist(), best.indices.tolist(), best.values.tolist(), counts, ranks, strict=True)
+    return [
+        PositionLogprobs(logprob, tuple(zip(ids[:count], values[:count], strict=True)), rank)
+        for logprob, ids, values, count, rank in ranked
+    ]

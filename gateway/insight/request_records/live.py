@@ -20,6 +20,7 @@ from fairlane.scheduler.protocol.messages import (
     Outcome,
     Paused,
     Preempted,
+    PromptLogprobs,
     Resumed,
     TokenDelta,
 )
@@ -146,7 +147,7 @@ class LiveRecord:
                 self._finished.append(event)
             if self.interruptions is not None:
                 self.interruptions.end(job, self.age_ms)
-        else:
+        elif not isinstance(event, PromptLogprobs):
             self._interrupted(job, event)
 
     def charged(self, charge: Charge) -> None:

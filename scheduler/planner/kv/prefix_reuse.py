@@ -52,7 +52,7 @@ class Prefixes:
         self._pool = pool
 
     def reuse(self, seq: Sequence) -> None:
-        if not self.enabled:
+        if not self.enabled or seq.job.sampling.prompt_logprobs is not None:  # cached tokens have no logits
             return
         last = (seq.length - 1) // self._pool.block_size
         if last * self._pool.block_size <= seq.num_computed or seq.slots:
