@@ -1,26 +1,34 @@
 """Converts a conversation to the dicts that a chat template expects.
 
 What a template does not support becomes text: tools, calls, results, and system messages after others, which agents
-send. If the template's source does not show what it supports, it is probed once."""
+send. If the template's source does not show what it supports, it is probed once. A conversation that the template
+rejects is rewritten for a strict one (`strict_turns`)."""
 
 import hashlib
-import itertools
 import json
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
+from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
 from fairlane.gateway.dialects.tools.syntax import CallSyntax
 from fairlane.gateway.model_text.chat_template import TemplateRefusal
+from fairlane.gateway.model_text.strict_turns import (
+    RESULT_ROLES,
+    alternating,
+    is_system,
+    late_system_as_user,
+    one_call_each,
+    results_as_text,
+    system_as_one,
+)
 
 # OpenAI's roles → the roles that models know.
 _ROLES = {"developer": "system", "function": "tool"}
-_RESULT_ROLES = frozenset({"tool", "function"})
 _NINE = re.compile(r"length\s*(?:!=|==|<)\s*9\b")
 _TOOL_ROLE = re.compile(r"""['"]tool['"]""")
 _ID_LETTERS = string.ascii_letters + string.digits
@@ -55,6 +63,11 @@ _PROBE = (
     ),
     Turn(role="tool", content="a", tool_call_id="call_1"),
 )
+_TWO_SYSTEM_PROBE = (
+    Turn(role="system", content="a"),
+    Turn(role="system", content=_VALUE),
+    Turn(role="user", content="a"),
+)
 _LATE_SYSTEM_PROBE = (
     Turn(role="user", content="a"),
     Turn(role="system", content=_VALUE),
@@ -78,12 +91,22 @@ class Conversation:
         self._takes_system = _VALUE in _probe(
             render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
         )
+        self._takes_two_systems = _VALUE in _probe(render, self._messages(_TWO_SYSTEM_PROBE, self._form))
         self._takes_late_system = _VALUE in _probe(render, self._messages(_LATE_SYSTEM_PROBE, self._form))
 
-    def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    def forms(self, turns: Sequence[Turn]) -> Iterator[list[dict[str, Any]]]:
+        """Yield the messages to render; after a rejection, the same as a strict template takes them."""
         if not self._takes_late_system:
             turns = late_system_as_user(turns)
-        return self._messages(turns, self._form)
+        if not self._takes_two_systems:
+            turns = system_as_one(turns)
+        yield from self._one_or_several_calls(turns)
+        yield from self._one_or_several_calls(alternating(self._as_text(turns), takes_system=self._takes_system))
+
+    def _one_or_several_calls(self, turns: Sequence[Turn]) -> Iterator[list[dict[str, Any]]]:
+        yield self._messages(turns, self._form)
+        if any(len(turn.tool_calls) > 1 for turn in turns):
+            yield self._messages(one_call_each(turns), self._form)
 
     def with_tools(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Turn]:
         """Return the turns with the tools at the end of the system turn or, if the template takes none, at the
@@ -93,7 +116,7 @@ class Conversation:
         call = syntax.before + syntax.spell("<function-name>", "<arguments-as-JSON>") + syntax.after
         text = _TOOLS_TEXT.format(tools=definitions, call=call)
         first = turns[0] if turns else None
-        if first is not None and _is_system(first):
+        if first is not None and is_system(first):
             return [replace(first, content=f"{first.content or ''}\n\n{text}"), *turns[1:]]
         if first is not None and first.role == "user" and not self._takes_system:
             return [replace(first, content=f"{text}\n\n{first.content or ''}"), *turns[1:]]
@@ -107,11 +130,14 @@ class Conversation:
 
     def _messages(self, turns: Sequence[Turn], form: _Form) -> list[dict[str, Any]]:
         called = {call.id: call.name for turn in turns for call in turn.tool_calls if call.id}
+        return [self._message(turn, called, form) for turn in self._as_text(turns)]
+
+    def _as_text(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         if not self._reads_calls:
             turns = [_with_calls_as_text(turn, self._syntax) if turn.tool_calls else turn for turn in turns]
-        if not self._reads_results and {turn.role for turn in turns} & _RESULT_ROLES:
-            turns = _results_as_text(turns)
-        return [self._message(turn, called, form) for turn in turns]
+        if not self._reads_results and {turn.role for turn in turns} & RESULT_ROLES:
+            turns = results_as_text(turns)
+        return turns
 
     def _message(self, turn: Turn, called: dict[str, str], form: _Form) -> dict[str, Any]:
         content = form.empty_content if turn.content is None else turn.content
@@ -155,38 +181,7 @@ def _probe(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[st
         return ""
 
 
-def late_system_as_user(turns: Sequence[Turn]) -> Sequence[Turn]:
-    """Return the turns with system messages after others as parts of user turns; adjacent user turns are then merged,
-    since templates without late system messages often require alternating roles."""
-    first = list(itertools.takewhile(_is_system, turns))
-    later = turns[len(first) :]
-    if not any(map(_is_system, later)):
-        return turns
-    shown = [
-        Turn(role="user", content=f"<system>\n{turn.content or ''}\n</system>") if _is_system(turn) else turn
-        for turn in later
-    ]
-    return merge_turns([*first, *shown], lambda group, turn: group[-1].role == turn.role == "user")
-
-
-def _is_system(turn: Turn) -> bool:
-    return turn.role in ("system", "developer")
-
-
 def _with_calls_as_text(turn: Turn, syntax: CallSyntax) -> Turn:
     said = [turn.content] if turn.content else []
     calls = [syntax.spell(call.name, call.arguments or "{}") for call in turn.tool_calls]
     return replace(turn, content="\n".join([*said, *calls]), tool_calls=())
-
-
-def _results_as_text(turns: Sequence[Turn]) -> list[Turn]:
-    marked = [
-        replace(turn, content=f"<tool_response>\n{turn.content or ''}\n</tool_response>") if _is_result(turn) else turn
-        for turn in turns
-    ]
-    merged = merge_turns(marked, lambda group, turn: _is_result(group[-1]) and _is_result(turn))
-    return [Turn(role="user", content=turn.content) if _is_result(turn) else turn for turn in merged]
-
-
-def _is_result(turn: Turn) -> bool:
-    return turn.role in _RESULT_ROLES

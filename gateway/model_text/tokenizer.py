@@ -123,16 +123,18 @@ class TextModel:
             effort = None
         if tools and not self._template.reads_tools:
             messages, tools = self._conversation.with_tools(messages, tools), ()
-        try:
-            offered = [tool.as_json() for tool in tools] if tools else None
-            word = None if effort is None else effort.word
-            text = self._template.render(self._conversation.messages(messages), offered, word)
-        except TemplateRefusal as refusal:
-            reason = refusal.reason
-        else:
-            self._check_length(text)
-            return self._control.encode(text)
-        raise invalid("messages", reason)
+        offered = [tool.as_json() for tool in tools] if tools else None
+        word = None if effort is None else effort.word
+        reasons = []
+        for form in self._conversation.forms(messages):
+            try:
+                text = self._template.render(form, offered, word)
+            except TemplateRefusal as refusal:
+                reasons.append(refusal.reason)
+            else:
+                self._check_length(text)
+                return self._control.encode(text)
+        raise invalid("messages", reasons[0])
 
     def _render(self, messages: list[dict[str, Any]]) -> str:
         if self._template is None:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from fairlane.gateway.dialects.openai.requests import Turn
-from fairlane.gateway.model_text.conversation import late_system_as_user
+from fairlane.gateway.model_text.strict_turns import late_system_as_user
 from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.cards import CHATML, byte_level_card

@@ -158,10 +158,10 @@ def test_a_result_has_the_name_of_what_was_called() -> None:
 
 
 def test_a_templates_own_refusal_is_told() -> None:
-    two = Turn(role="assistant", content=None, tool_calls=(call(), call()))
+    model = TextModel(replace(tool_card("no tools"), chat_template="{{ raise_exception('Nothing is taken') }}"))
 
-    with pytest.raises(ApiError, match="Only single tool-calls are taken") as refused:
-        model_of("Llama 3").chat_prompt([ASKED, two])
+    with pytest.raises(ApiError, match="Nothing is taken") as refused:
+        model.chat_prompt(TURNS)
 
     assert refused.value.param == "messages"
 

@@ -4,10 +4,13 @@ import functools
 import json
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import ModelCard
 from tests.support.gateway.cards import CORPUS
+from tests.support.gateway.tool_models import tool_card
 
 USER_FIRST = ("user", "assistant", "user")
 
@@ -168,3 +171,47 @@ def _sentencepiece(family: Family) -> Tokenizer:
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = [token for token in document["added_tokens"] if token["content"] not in byte_tokens]
     return Tokenizer.from_str(json.dumps(document))
+
+
+# Templates that reject most conversations, in the manner of three families.
+_ALTERNATE = """
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}"""
+_AFTER_SYSTEM = """
+{%- if messages[0].role == 'system' %}{% set first = messages[0].content %}{% set rest = messages[1:] %}
+{%- else %}{% set first = '' %}{% set rest = messages %}{% endif %}"""
+_MISTRAL = (
+    _AFTER_SYSTEM
+    + """
+{%- set turn = namespace(index=0) %}
+{%- for message in rest %}
+{%- if message.role == 'user' or message.role == 'assistant' and message.tool_calls is not defined %}
+{%- if (message.role == 'user') != (turn.index % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{% endif %}
+{%- set turn.index = turn.index + 1 %}{% endif %}{% endfor %}
+{{- first }}{% for message in rest %}
+{%- if message.role == 'user' %}{{ '[INST]' + message.content + '[/INST]' }}
+{%- elif message.role == 'tool' %}{{ '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}
+{%- elif message.role != 'assistant' %}{{ raise_exception('Only user, assistant and tool') }}
+{%- elif message.tool_calls is defined %}{% for call in message.tool_calls %}
+{{- '[TOOL_CALLS]' ~ call.function | tojson }}{% endfor %}{{ eos_token }}
+{%- else %}{{ message.content + eos_token }}{% endif %}{% endfor %}"""
+)
+_LLAMA2 = f"""{_AFTER_SYSTEM}{{% for message in rest %}}{_ALTERNATE}
+{{%- if message.role == 'user' %}}{{{{ '[INST]' + (first if loop.first else '') + message.content + '[/INST]' }}}}
+{{%- else %}}{{{{ message.content + eos_token }}}}{{% endif %}}{{% endfor %}}"""
+_GEMMA = f"""{{%- if messages[0].role == 'system' %}}{{{{ raise_exception('No system') }}}}{{% endif %}}
+{{%- for message in messages %}}{_ALTERNATE}
+{{{{- ('[INST]' if message.role == 'user' else '') + message.content }}}}
+{{{{- '[/INST]' if message.role == 'user' else eos_token }}}}{{% endfor %}}"""
+STRICT_TEMPLATES = {"Mistral": _MISTRAL, "Llama 2": _LLAMA2, "Gemma": _GEMMA}
+
+
+@functools.cache
+def strict_model(name: str) -> TextModel:
+    """A model with one of the templates."""
+    return TextModel(replace(tool_card("Mistral"), chat_template=STRICT_TEMPLATES[name]))
+
+
+def prompt_text(model: TextModel, prompt: tuple[int, ...]) -> str:
+    """Return a prompt as text, control tokens by name."""
+    tokenizer = Tokenizer.from_str(model.card.tokenizer_json)
+    return str(tokenizer.decode(list(prompt), skip_special_tokens=False))

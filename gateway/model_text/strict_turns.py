@@ -1,0 +1,103 @@
+"""Rewrites conversations for chat templates that reject them: those that want one system turn, then user and assistant
+in alternation, and those that want one call in a turn."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
+
+RESULT_ROLES = frozenset({"tool", "function"})
+_PARAGRAPH = "\n\n"
+
+
+def is_system(turn: Turn) -> bool:
+    """Return whether the turn instructs the model."""
+    return turn.role in ("system", "developer")
+
+
+def is_result(turn: Turn) -> bool:
+    """Return whether the turn is the result of a tool call."""
+    return turn.role in RESULT_ROLES
+
+
+def late_system_as_user(turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Return the turns with system messages after others as parts of user turns; adjacent user turns are then merged,
+    since templates without late system messages often require alternating roles."""
+    first = list(itertools.takewhile(is_system, turns))
+    later = turns[len(first) :]
+    if not any(map(is_system, later)):
+        return turns
+    shown = [
+        Turn(role="user", content=f"<system>\n{turn.content or ''}\n</system>") if is_system(turn) else turn
+        for turn in later
+    ]
+    return merge_turns([*first, *shown], lambda group, turn: group[-1].role == turn.role == "user")
+
+
+def system_as_one(turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Return the turns with adjacent system turns merged."""
+    return merge_turns(turns, lambda group, turn: is_system(group[-1]) and is_system(turn), _PARAGRAPH)
+
+
+def results_as_text(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns with results of tools as user turns, adjacent results as one."""
+    marked = [
+        replace(turn, content=f"<tool_response>\n{turn.content or ''}\n</tool_response>") if is_result(turn) else turn
+        for turn in turns
+    ]
+    merged = merge_turns(marked, lambda group, turn: is_result(group[-1]) and is_result(turn))
+    return [Turn(role="user", content=turn.content) if is_result(turn) else turn for turn in merged]
+
+
+def alternating(turns: Sequence[Turn], *, takes_system: bool) -> list[Turn]:
+    """Return the turns with one system turn at most, at the beginning, and a user turn after it; then no two adjacent
+    turns are of one role, and each result follows the turn with its call.
+
+    What the user says next to a result becomes part of it. `takes_system`: otherwise the first user turn contains the
+    system's text."""
+    turns = system_as_one(late_system_as_user(turns))
+    if turns and is_system(turns[0]) and not takes_system:
+        turns = [Turn(role="user", content=turns[0].content), *turns[1:]]
+    said = [turn for turn in _with_found_calls(turns) if turn.role != "assistant" or turn.content or turn.tool_calls]
+    start = 1 if said and is_system(said[0]) else 0
+    if not said[start:] or said[start].role != "user":
+        said.insert(start, Turn(role="user", content=""))
+
+    def belongs(group: Sequence[Turn], turn: Turn) -> bool:
+        if is_result(group[0]):
+            return turn.role == "user"
+        return group[0].role == turn.role
+
+    return merge_turns(said, belongs, _PARAGRAPH)
+
+
+def one_call_each(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns with each call in a turn of its own, followed by its result."""
+    split: list[Turn] = []
+    at = 0
+    while at < len(turns):
+        turn, at = turns[at], at + 1
+        if len(turn.tool_calls) < 2:
+            split.append(turn)
+            continue
+        results = list(itertools.takewhile(is_result, turns[at:]))
+        at += len(results)
+        for call in turn.tool_calls:
+            split.append(replace(turn, tool_calls=(call,)))
+            turn = replace(turn, content=None, reasoning=None)
+            found = [result for result in results if result.tool_call_id == call.id] or results[:1]
+            split += found
+            results = [result for result in results if result not in found]
+        split += results
+    return split
+
+
+def _with_found_calls(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yield the turns, with results that follow no turn with calls as text."""
+    follows_calls = False
+    for turn in turns:
+        if not is_result(turn):
+            follows_calls = bool(turn.tool_calls)
+        yield turn if follows_calls or not is_result(turn) else results_as_text([turn])[0]

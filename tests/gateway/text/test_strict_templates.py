@@ -1,0 +1,99 @@
+"""Conversations that a strict template rejects as they are: merged and moved until it takes them."""
+
+import pytest
+
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.tools import ToolCall
+from fairlane.gateway.model_text.tokenizer import TextModel
+from tests.support.gateway.families import STRICT_TEMPLATES, prompt_text, strict_model
+from tests.support.gateway.tool_models import tool_card
+
+strict = pytest.mark.parametrize("name", STRICT_TEMPLATES)
+
+
+def user(text: str) -> Turn:
+    return Turn(role="user", content=text)
+
+
+def said(text: str | None, *ids: str) -> Turn:
+    calls = tuple([ToolCall(name="look", arguments="{}", id=each) for each in ids])
+    return Turn(role="assistant", content=text, tool_calls=calls)
+
+
+def system(text: str) -> Turn:
+    return Turn(role="system", content=text)
+
+
+def result(text: str, id: str) -> Turn:  # noqa: A002
+    return Turn(role="tool", content=text, tool_call_id=id)
+
+
+def read(name: str, *turns: Turn) -> str:
+    model = strict_model(name)
+    return prompt_text(model, model.chat_prompt(turns))
+
+
+@strict
+def test_what_a_template_takes_is_unchanged(name: str) -> None:
+    assert read(name, user("a"), said("b"), user("c")) == "[INST]a[/INST]b</s>[INST]c[/INST]"
+
+
+@strict
+def test_a_first_turn_as_codex_sends_it(name: str) -> None:
+    text = read(name, Turn(role="developer", content="Mind."), user("environment"), user("Hello"))
+
+    assert text.replace("[INST]", "").replace("\n\n", "") == "Mind.environmentHello[/INST]"
+    assert text.count("[INST]") == 1
+
+
+@strict
+def test_system_messages_repeated_and_late(name: str) -> None:
+    text = read(name, system("One."), system("Two."), user("a"), said("b"), system("Late."), user("c"))
+
+    assert text.index("One.\n\nTwo.") < text.index("a[/INST]b</s>")
+    assert text.endswith("</s>[INST]<system>\nLate.\n</system>\nc[/INST]")
+
+
+@strict
+def test_turns_of_one_role_become_one_and_the_user_begins(name: str) -> None:
+    text = read(name, said("a"), said("b"), user("c"), user("d"), said(""), user("e"))
+
+    assert text == "[INST][/INST]a\n\nb</s>[INST]c\n\nd\n\ne[/INST]"
+
+
+@strict
+def test_a_reminder_next_to_a_result(name: str) -> None:
+    text = read(name, user("a"), said(None, "aaaaaaaaa"), result("rain", "aaaaaaaaa"), user("Mind."))
+
+    assert text.index("look") < text.index("rain") < text.index("Mind.")
+    assert text.count("[INST]") + text.count("[TOOL_RESULTS]") == 2
+
+
+@strict
+def test_a_result_without_a_call_is_the_users(name: str) -> None:
+    text = read(name, said("a"), result("rain", "aaaaaaaaa"), user("b"))
+
+    assert text == "[INST][/INST]a</s>[INST]<tool_response>\nrain\n</tool_response>\n\nb[/INST]"
+
+
+@strict
+def test_of_nothing_a_prompt_is_made_too(name: str) -> None:
+    assert read(name, said("")) == "[INST][/INST]"
+
+
+def test_calls_made_together_follow_each_other_where_a_turn_holds_one() -> None:
+    model = TextModel(tool_card("Llama 3"))
+    turns = [
+        user("a"),
+        said("Look.", "1", "2", "3"),
+        result("two", "2"),
+        result("one", "1"),
+        result("x", "?"),
+        user("b"),
+    ]
+
+    text = prompt_text(model, model.chat_prompt(turns))
+
+    order = [text.index(word) for word in ('"one"', '"two"', '"x"', "\n\nb")]
+    assert order == sorted(order)
+    assert text.count('"look"') == 3
