@@ -15,12 +15,14 @@ from fairlane.gateway.control.operators.settings import SignInSection, check_sig
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.ports import Member
 from fairlane.gateway.identity.settings import IssuerSection, check_header, check_issuers
+from fairlane.gateway.model_text.variable_names import RESERVED_VARIABLES, USUAL_VARIABLES
 from fairlane.gateway.pipeline.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.quotas.redis_store import LEDGER_BYTES
 from fairlane.scheduler.protocol.settings import (
     ByteSize,
     Count,
+    Names,
     Networks,
     Origins,
     Port,
@@ -142,6 +144,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
     # A `max_tokens` beyond the context, with a prompt that fits: cut to what is left, or refused with 400.
     max_tokens_beyond_context: Literal["cut", "refuse"] = "cut"
+    # Variables of chat templates that a request may set with `chat_template_kwargs`.
+    chat_template_kwargs: Names = USUAL_VARIABLES
     # A request with an `Idempotency-Key` continues for this long after its client disconnected, so that a retry can
     # join it.
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0
@@ -278,6 +282,8 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     if settings.gateway.record.max_bytes < LEAST_RECORDED_BYTES:
         raise SettingsError(f"setting gateway.record.max_bytes: must be at least {LEAST_RECORDED_BYTES} bytes")
+    for name in RESERVED_VARIABLES.intersection(settings.gateway.chat_template_kwargs):
+        raise SettingsError(f"setting gateway.chat_template_kwargs: `{name}` is set by the gateway itself")
     _check_links(settings.gateway)
     check_issuers(settings.gateway.issuers)
     check_sign_in(settings.gateway.sign_in)

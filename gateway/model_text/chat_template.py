@@ -54,8 +54,8 @@ class ChatTemplate:
             constants = [constant.value for constant in parsed.find_all(nodes.Const)]
             self._literals = frozenset(value for value in constants if isinstance(value, str))
             read = meta.find_undeclared_variables(parsed)
-            self.reads_tools = "tools" in read
-            self.reads_effort = "reasoning_effort" in read
+            # Names of the variables that it may read.
+            self.reads = frozenset(read)
             self._template = environment.from_string(source)
             self._template.globals = dict(self._template.globals)  # jinja2 uses a ChainMap, which is slow to copy
         except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
@@ -65,19 +65,19 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
-        effort: str | None = None,
+        variables: Mapping[str, Value] | None = None,
     ) -> str:
         """Render the conversation up to the model's response, with the caller's text tainted.
 
-        All of a message is tainted except its role, which is one of the API's words, as is the effort; so are all
-        tools. Raises TemplateRefusal."""
+        All of a message is tainted except its role, which is one of the API's words; so are all tools. `variables`:
+        further ones, tainted by the caller. Raises TemplateRefusal."""
         try:
             turns = [
                 {key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages
             ]
             offered = None if tools is None else given(list(tools))
-            more = self._fixed if effort is None else {**self._fixed, "reasoning_effort": effort}
-            return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **more)
+            own = {"messages": turns, "tools": offered, "add_generation_prompt": True}
+            return self._template.render({**self._fixed, **(variables or {}), **own})
         except _Raised as raised:
             reason = self._shown(str(raised))
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message

@@ -1,27 +1,25 @@
 """Text to tokens and back for one model, from its model card."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from fairlane.common.redacted import Redacted
-from fairlane.gateway.dialects.openai.requests import Effort, Prompt, Turn
+from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering
+from fairlane.gateway.dialects.openai.requests import Prompt, Turn
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.dialects.tools.deltas import OutputReader
 from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from fairlane.gateway.errors import invalid
-from fairlane.gateway.model_text.chat_template import ChatTemplate, TemplateRefusal
+from fairlane.gateway.model_text.chat_prompts import ChatPrompts
 from fairlane.gateway.model_text.control_tokens import ControlTokens
-from fairlane.gateway.model_text.conversation import Conversation
 from fairlane.gateway.model_text.template_taint import given
 from fairlane.gateway.model_text.vocabulary import Vocabulary
 from fairlane.scheduler.protocol.messages import ModelCard
 
 _TAIL_TOKENS = 64
-_USUAL_EFFORTS = ("none", "medium")
 
 
 class StopMatcher:
@@ -80,9 +78,10 @@ _MOST_BYTES_OF_A_CHARACTER = 4  # in UTF-8
 class TextModel:
     """One model's tokenizer and chat template. Immutable, and safe to use from several threads."""
 
-    def __init__(self, card: ModelCard, *, raw_prompts: bool = True) -> None:
+    def __init__(self, card: ModelCard, *, raw_prompts: bool = True, variables: Collection[str] = ()) -> None:
         """Raise ValueError if the card's tokenizer cannot be read. An unusable chat template only disables chat:
-        `template_problem` has the reason. `raw_prompts`: a plain prompt may name control tokens."""
+        `template_problem` has the reason. `raw_prompts`: a plain prompt may name control tokens. `variables`: of its
+        chat template that requests may set."""
         self.card = card
         # Read by every request, and derived from the card once.
         self.is_embedder, self.refused_fields = card.is_embedder, card.refused_fields
@@ -98,48 +97,28 @@ class TextModel:
         written = "".join(filter(None, (card.chat_template, card.bos_token, card.eos_token)))
         self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
         self._raw_prompts = raw_prompts
-        # For operators; contains no request content.
-        self.template_problem: str | None = None
-        self._template = self._read_template()
         special = {entry.content for entry in added.values() if entry.special}
         names = {entry.content: token for token, entry in added.items()}
         response_template = card.response_template if isinstance(card.response_template, str) else None
         ends = {self.token_text(token) for token in card.eos_token_ids}
         self.output_format = OutputFormat(card.chat_template or "", names, special, response_template, ends)
         self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
-        self._conversation = Conversation(card.chat_template or "", self._render, self.output_format.syntax)
+        self._chat = ChatPrompts(card, self.output_format, variables)
+        # For operators; contains no request content.
+        self.template_problem = self._chat.problem
 
     def chat_prompt(
-        self, messages: Sequence[Turn], tools: Sequence[Tool] = (), effort: Effort | None = None
+        self, messages: Sequence[Turn], tools: Sequence[Tool] = (), asked: Rendering = USUAL_RENDERING
     ) -> tuple[int, ...]:
         """Return the tokens of a conversation up to the model's response; the caller's text produces no control tokens.
-        Raises ApiError naming `messages` if the model's template rejects them or there is none, or naming the effort if
-        the model has none; PromptTooLong."""
-        if self._template is None:
-            raise invalid("messages", "This model has no usable chat template; use /v1/completions.")
-        if effort is not None and not self._template.reads_effort:
-            if effort.param is not None and effort.word not in _USUAL_EFFORTS:
-                raise invalid(effort.param, f"`{effort.param}`: this model has no reasoning efforts.")
-            effort = None
-        if tools and not self._template.reads_tools:
-            messages, tools = self._conversation.with_tools(messages, tools), ()
-        offered = [tool.as_json() for tool in tools] if tools else None
-        word = None if effort is None else effort.word
-        reasons = []
-        for form in self._conversation.forms(messages):
-            try:
-                text = self._template.render(form, offered, word)
-            except TemplateRefusal as refusal:
-                reasons.append(refusal.reason)
-            else:
-                self._check_length(text)
-                return self._control.encode(text)
-        raise invalid("messages", reasons[0])
+        Raises ApiError as `ChatPrompts.text` does, PromptTooLong."""
+        text = self._chat.text(messages, tools, asked)
+        self._check_length(text)
+        return self._control.encode(text)
 
-    def _render(self, messages: list[dict[str, Any]]) -> str:
-        if self._template is None:
-            raise TemplateRefusal("This model has no chat template.")
-        return self._template.render(messages)
+    def unread(self, asked: Rendering) -> Iterator[str]:
+        """Yield the hints that have no effect on this model's prompts, by field."""
+        return self._chat.unread(asked)
 
     def tail(self, prompt: Sequence[int]) -> str:
         """Return the end of a prompt as text, control tokens by name: the template may begin the response there."""
@@ -223,18 +202,6 @@ class TextModel:
         marked = self._tokenizer.encode("a", add_special_tokens=True).ids
         start = next(index for index in range(len(marked)) if marked[index : index + len(plain)] == plain)
         return marked[:start], marked[start + len(plain) :]
-
-    def _read_template(self) -> ChatTemplate | None:
-        if self.card.chat_template is None:
-            self.template_problem = "it has no chat template"
-            return None
-        try:
-            return ChatTemplate(
-                self.card.chat_template, bos_token=self.card.bos_token or "", eos_token=self.card.eos_token or ""
-            )
-        except TemplateRefusal as refusal:
-            self.template_problem = refusal.reason
-            return None
 
 
 class TextPiece(Redacted, frozen=True):

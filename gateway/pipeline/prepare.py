@@ -65,7 +65,7 @@ class Kind(Generic[Generation]):
 
 def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
     """Return the one prompt of a conversation. Raises as `chat_prompt` does."""
-    return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
+    return [text.chat_prompt(request.messages, request.offered_tools, request.rendering)]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -254,11 +254,14 @@ class Preparer:
         tenant, most_token_ids = caller.identity.tenant, self.room.most_token_ids(kind.most_prompts)
         reading = Reading(most_token_ids, (tenant.unknown_fields or self.unknown_fields) == "refuse")
         request = kind.parse(body, reading)
-        if reading.ignored:
-            request = msgspec.structs.replace(request, ignored=tuple(reading.ignored))
         model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.is_embedder is not kind.embeds:
             raise invalid("model", _OTHER_MODEL[kind.embeds])
+        if isinstance(request, ChatRequest):
+            for name in model.text.unread(request.rendering):
+                reading.ignore(name)
+        if reading.ignored:
+            request = msgspec.structs.replace(request, ignored=tuple(reading.ignored))
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:

@@ -65,7 +65,9 @@ class Fleet:
         self._link_host, self._link_port = section.link_host, port
         self._tls = listener_tls(settings.link_tls)
         self._tls_settings = settings.link_tls
-        read = partial(TextModel, raw_prompts=section.completions_special_tokens)
+        read = partial(
+            TextModel, raw_prompts=section.completions_special_tokens, variables=section.chat_template_kwargs
+        )
         self.cache = FleetCache(self.registry, watch.look, settings.lease_s, read=read)
         self.stored = StoredFleet(self.registry, self.cache, self.queue)
         telemetry.fleet.lanes = setup.lanes

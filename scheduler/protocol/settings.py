@@ -78,6 +78,12 @@ class Origins(tuple[str, ...]):
         return origins
 
 
+class Names(tuple[str, ...]):
+    """Names of variables, written as a list or separated by commas."""
+
+    __slots__ = ()
+
+
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An operator's changes to one lane; None keeps the built-in value."""
 
@@ -240,6 +246,12 @@ def _decode(kind: type, value: object) -> object:
         return Networks(_listed(value, "ranges of addresses such as 10.0.0.0/8"))
     if kind is Origins:
         return Origins.of(_listed(value, "origins such as https://chat.example.com"))
+    if kind is Names:
+        names = Names(each.strip() for each in _listed(value, "names of variables"))
+        wrong = next((name for name in names if not name.isidentifier()), None)
+        if wrong is not None:
+            raise ValueError(f"expected names of variables, not {wrong[:40]!r}")
+        return names
     if kind is not ByteSize:
         raise NotImplementedError(kind)
     match = _SIZE.match(str(value))

@@ -19,7 +19,8 @@ PROPERTIES: Mapping[str, str] = {
     **dict.fromkeys(("MessagesBody.thinking", "PromptBody.thinking"), "Whether the model's thinking is returned"),
     **dict.fromkeys(("ReasoningBody.mode", "verbosity"), "Only at its neutral value"),
     **dict.fromkeys(
-        ("effort", "reasoning_effort"), "Thinking effort; only `none` and `medium` if the model's template ignores it"
+        ("effort", "reasoning_effort"),
+        "Thinking effort, if the model's template reads one; `none` turns thinking off, others turn it on",
     ),
     **dict.fromkeys(("input_examples", "output_schema"), "Accepted, but not shown to the model"),
     **dict.fromkeys(("input_schema", "parameters"), "JSON schema of the arguments"),
@@ -44,6 +45,7 @@ PROPERTIES: Mapping[str, str] = {
     "tools": "Functions that the model may call",
     "add_special_tokens": "Add the model's special tokens around a text; absent: true",
     "best_of": "Must equal `n` or be absent: every generated choice is returned",
+    "chat_template_kwargs": "Variables of the model's chat template, of those that the operator allows",
     "content": "The content",
     "Message.content": "Text, or a list of text parts",
     "deadline_ms": "Milliseconds from arrival to the last token; a request that cannot meet it is refused. Absent: "
@@ -98,6 +100,7 @@ PROPERTIES: Mapping[str, str] = {
     "disable_parallel_tool_use": "Allow at most one call in an answer",
     "display": "`omitted`: thinking blocks have no text",
     "eager_input_streaming": "Accepted and ignored: arguments are always streamed",
+    "documents": "Documents for the model's chat template; 400 if it reads none",
     "edits": "Edits, applied in order",
     "expires_after[anchor]": "Start of `expires_after[seconds]`: the file's creation",
     "format": "Required format of the text",

@@ -1,7 +1,7 @@
 """Anthropic's request bodies, field by field, as they are validated and documented by OpenAPI.
 
 Field names and ranges are Anthropic's. Features specific to Anthropic's API are rejected by name; fields without an
-effect here (`cache_control`, `diagnostics`, the effort, hints for streams) are accepted and ignored. `deadline_ms` is
+effect here (`cache_control`, `diagnostics`, hints for streams) are accepted and ignored. `deadline_ms` is
 ours."""
 
 from typing import Annotated, Any, Literal
@@ -54,7 +54,7 @@ class ToolChoiceBody(Fields):
 
 
 class ThinkingBody(Fields):
-    """The display of thinking. The budget is not enforced."""
+    """Whether the model thinks, and what is shown of it. The budget is not enforced."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Count | None = None

@@ -29,7 +29,8 @@ from fairlane.gateway.dialects.anthropic.request_bodies import (
 )
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.reading import Reading, checked
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, merge_turns, stated_fields
+from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, merge_turns, stated_fields
 from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
 from fairlane.gateway.errors import invalid
 
@@ -86,7 +87,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
-        "effort": Effort(config.effort, None) if (config := body.output_config) and config.effort else None,
+        "rendering": _rendering(body),
         "structure": _structure(body),
         "thinking": _display(body.thinking),
         "parameters_param": "tools.[{index}].input_schema",
@@ -108,6 +109,14 @@ def _structure(body: PromptBody) -> Structure | None:
     if asked is not None:
         raise invalid("output_format", "`output_format` and `output_config.format` are both given.")
     return Structure("json_schema", body.output_format.schema_, "output_format.schema")
+
+
+def _rendering(body: PromptBody) -> Rendering:
+    effort = None if body.output_config is None else body.output_config.effort
+    if effort is None and body.thinking is None:
+        return USUAL_RENDERING
+    reasons = None if body.thinking is None else body.thinking.type != "disabled"
+    return Rendering(effort=effort, effort_param="output_config.effort", reasons=reasons, reasons_param="thinking")
 
 
 def _display(thinking: ThinkingBody | None) -> Display:

@@ -28,6 +28,13 @@ def json_text(value: object) -> str:
     return as_unicode(text)
 
 
+def with_lists(value: object) -> object:
+    """Return the value with lists instead of the tuples of token ids that the reader of large bodies makes."""
+    if isinstance(value, dict):
+        return {name: with_lists(inner) for name, inner in value.items()}
+    return [with_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def joined_parts(texts: Mapping[str, str], ignored: Set[str], content: object) -> object:
     """Join a list of text parts into one text. `texts`: the field with the text, by type of part; `ignored`: fields
     without meaning."""

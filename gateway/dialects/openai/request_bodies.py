@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, joined_parts
+from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
@@ -107,7 +108,6 @@ TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
 Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
@@ -187,6 +187,8 @@ class ChatBody(GenerationBody):
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: EffortWord | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    documents: Documents | None = None
 
 
 class CompletionBody(GenerationBody):

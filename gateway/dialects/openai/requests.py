@@ -4,7 +4,6 @@ again."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 from pydantic import BaseModel
 
@@ -12,11 +11,11 @@ from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
+from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
 from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
-    EffortWord,
     GenerationBody,
     Message,
 )
@@ -31,6 +30,8 @@ _AS_USUAL = Sampling()
 # Fields that bodies and requests share. A body's null is the request's default.
 _SAME_FIELDS = frozenset({"model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"})
 _SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos"}
+# Fields that `Rendering` has, besides the effort.
+_RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents"})
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
@@ -128,14 +129,6 @@ def _as_one(group: Sequence[Turn], separator: str) -> Turn:
     )
 
 
-class Effort(msgspec.Struct, frozen=True):
-    """The reasoning effort, for chat templates that read it."""
-
-    word: EffortWord
-    # The field that stated it; None for a hint, ignored if the template does not read it.
-    param: str | None = "reasoning_effort"
-
-
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/chat/completions`."""
 
@@ -144,7 +137,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
-    effort: Effort | None = None
+    rendering: Rendering = USUAL_RENDERING
     parameters_param: str = "tools.[{index}].function.parameters"
 
     @property
@@ -173,10 +166,16 @@ def read_chat(chat: ChatBody) -> ChatRequest:
         messages=tuple([_turn(message, index) for index, message in enumerate(chat.messages)]),
         tools=tools,
         tool_choice=choice,
-        effort=None if chat.reasoning_effort is None else Effort(chat.reasoning_effort),
+        rendering=with_effort(_rendering(chat), chat.reasoning_effort, "reasoning_effort"),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         **_common(chat),
     )
+
+
+def _rendering(chat: ChatBody) -> Rendering:
+    if _RENDERING_FIELDS.isdisjoint(chat.model_fields_set):
+        return USUAL_RENDERING
+    return Rendering(variables=chat.chat_template_kwargs or {}, documents=tuple(chat.documents or ()))
 
 
 def _turn(message: Message, index: int) -> Turn:

@@ -12,8 +12,9 @@ from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.reading import Reading, checked
-from fairlane.gateway.dialects.openai.request_bodies import Count, EffortWord, SampledBody
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, stated_fields
+from fairlane.gateway.dialects.openai.rendering import EffortWord, Rendering, TemplateVariables, with_effort
+from fairlane.gateway.dialects.openai.request_bodies import Count, SampledBody
+from fairlane.gateway.dialects.openai.requests import ChatRequest, stated_fields
 from fairlane.gateway.dialects.openai.response_items import (
     CallItem,
     CompactionItem,
@@ -108,6 +109,7 @@ class ResponseBody(SampledBody):
     parallel_tool_calls: bool | None = None
     text: TextBody | None = None
     reasoning: ReasoningBody | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     stream_options: ResponseStreamOptions | None = None
     client_metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Text], Field(max_length=64)] | None = None
 
@@ -165,7 +167,7 @@ def parse_response(
         items=tuple(items),
         tools=tools,
         tool_choice=_choice(asked, tools),
-        effort=Effort(effort, "reasoning.effort") if effort is not None else None,
+        rendering=with_effort(Rendering(variables=asked.chat_template_kwargs or {}), effort, "reasoning.effort"),
         parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
         called_as={tool.name: called_as for tool, called_as in offered if called_as is not None},
         max_tokens=asked.max_output_tokens,

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text, with_lists
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -81,14 +81,7 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
     if parameters.get("type", "object") != "object":
         raise PydanticCustomError("schema", "must be the JSON schema of an object")
     json_text(parameters)
-    return {name: _with_lists(value) for name, value in parameters.items()}
-
-
-def _with_lists(value: object) -> object:
-    """Return the value with lists instead of the tuples of token ids that the reader of large bodies makes."""
-    if isinstance(value, dict):
-        return {name: _with_lists(inner) for name, inner in value.items()}
-    return [_with_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return {name: with_lists(value) for name, value in parameters.items()}
 
 
 Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
-from fairlane.gateway.dialects.openai.requests import Effort, Turn
+from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.model_text.tokenizer import TextModel
@@ -179,23 +179,6 @@ def test_gpt_oss_reads_reasoning_as_its_template_takes_it() -> None:
 
     assert "<|channel|>analysis<|message|>Clouds?<|end|>" in text_of("gpt-oss", [ASKED, thought, TURNS[2]])
     assert "<|channel|>analysis<|message|>One moment.<|end|>" in text_of("gpt-oss", [ASKED, both, TURNS[2]])
-
-
-def test_a_model_that_knows_of_efforts_is_told_which() -> None:
-    model = model_of("gpt-oss")
-
-    assert "Reasoning: high" in model.spelled_out(model.chat_prompt([ASKED], (), Effort("high")))
-    assert "Reasoning: medium" in model.spelled_out(model.chat_prompt([ASKED]))
-
-
-def test_an_effort_is_refused_by_its_name_where_the_model_knows_of_none() -> None:
-    model = model_of("Qwen 3")
-
-    with pytest.raises(ApiError, match="has no reasoning efforts") as refused:
-        model.chat_prompt([ASKED], (), Effort("high", "reasoning.effort"))
-    assert refused.value.param == "reasoning.effort"
-    for usual in (Effort("none"), Effort("medium"), Effort("high", None)):
-        assert model.chat_prompt([ASKED], (), usual) == model.chat_prompt([ASKED])
 
 
 def test_the_tail_of_a_prompt_shows_what_the_template_wrote_of_the_answer() -> None:

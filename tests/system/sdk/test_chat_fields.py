@@ -52,6 +52,7 @@ NEUTRAL: list[OfField] = [
     {"prompt_cache_key": "chapter-1"},
     {"prompt_cache_retention": "24h"},
     {"reasoning_effort": "none"},
+    {"reasoning_effort": "high"},
     {"response_format": {"type": "text"}},
     {"safety_identifier": "someone"},
     {"seed": 7},
@@ -209,7 +210,6 @@ REFUSED: list[tuple[str, OfField]] = [
     ("functions", {"functions": [CITY | {"name": "capital", "description": "Of a country.", "parameters": CITY}]}),
     ("modalities", {"modalities": ["text", "audio"]}),
     ("moderation", {"moderation": {"model": "m", "policy": {"input": {"mode": "b"}, "output": {"mode": "b"}}}}),
-    ("reasoning_effort", {"reasoning_effort": "high"}),
     (
         "web_search_options",
         {

@@ -1,0 +1,60 @@
+"""How a conversation becomes a prompt, apart from its messages and tools: the reasoning effort, and vLLM's fields for
+chat templates."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec.structs import replace
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from fairlane.common.redacted import Redacted
+from fairlane.gateway.dialects.openai.field_types import json_text, with_lists
+
+MAX_VARIABLES = 32
+# Characters of one variable as JSON.
+MAX_VARIABLE_CHARS = 4096
+MAX_DOCUMENTS = 128
+EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+# The field that sets a template's variables.
+VARIABLES = "chat_template_kwargs"
+
+
+def _variables(given: dict[str, Any]) -> dict[str, Any]:
+    for value in given.values():
+        if len(json_text(value)) > MAX_VARIABLE_CHARS:
+            raise PydanticCustomError("variable", f"must have at most {MAX_VARIABLE_CHARS} characters in each value")
+    return {name: with_lists(value) for name, value in given.items() if value is not None}
+
+
+def _documents(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    json_text(given)
+    return [{name: with_lists(value) for name, value in document.items()} for document in given]
+
+
+TemplateVariables = Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES), AfterValidator(_variables)]
+Documents = Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS, fail_fast=True), AfterValidator(_documents)]
+
+
+class Rendering(Redacted, frozen=True, kw_only=True):
+    """How one conversation becomes a prompt."""
+
+    effort: EffortWord | None = None
+    # The field that stated it.
+    effort_param: str = "reasoning_effort"
+    # Whether the model is to reason; None leaves it to the template.
+    reasons: bool | None = None
+    reasons_param: str = "reasoning_effort"
+    # Of the template, set by the caller; they take precedence over the effort.
+    variables: Mapping[str, Any] = {}
+    documents: tuple[Mapping[str, Any], ...] = ()
+
+
+USUAL_RENDERING = Rendering()
+
+
+def with_effort(asked: Rendering, effort: EffortWord | None, param: str) -> Rendering:
+    """Return a rendering with this effort, if any, which also decides whether the model reasons."""
+    if effort is None:
+        return asked
+    return replace(asked, effort=effort, effort_param=param, reasons=effort != "none", reasons_param=param)
