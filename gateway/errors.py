@@ -48,6 +48,7 @@ Code = Literal[
     "tenant_not_deleted",
     "precondition_failed",
     "request_too_large",
+    "unsupported_encoding",
     "websocket_not_supported",
     "headers_too_large",
     "rate_limit_exceeded",
@@ -128,6 +129,7 @@ _RULES: Mapping[Rule, tuple[Code, ...]] = {
     ),
     Rule(412, "invalid_request_error", Retry.NEVER): ("precondition_failed",),
     Rule(413, "invalid_request_error", Retry.NEVER): ("request_too_large",),
+    Rule(415, "invalid_request_error", Retry.NEVER): ("unsupported_encoding",),
     Rule(426, "invalid_request_error", Retry.NEVER): ("websocket_not_supported",),
     Rule(431, "invalid_request_error", Retry.NEVER): ("headers_too_large",),
     Rule(429, "rate_limit_error", Retry.LATER): ("rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full"),
@@ -147,6 +149,8 @@ _RULES: Mapping[Rule, tuple[Code, ...]] = {
 }
 TABLE: Mapping[Code, Rule] = {code: rule for rule, codes in _RULES.items() for code in codes}
 
+# Encodings of request bodies.
+ENCODINGS = "gzip", "deflate", "br", "zstd"
 ANTHROPIC_PATH = "/v1/messages"
 # Anthropic's error types, by status; all others are `invalid_request_error`.
 ANTHROPIC_TYPES: Mapping[int, str] = {
@@ -219,6 +223,7 @@ class ApiError(Exception):
 invalid_api_key = partial(
     ApiError, "Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key"
 )
+_INVALID_ANTHROPIC_KEY = "Incorrect API key provided: send `x-api-key: <key>`."
 # The reason is withheld, so that failed attempts reveal nothing to an attacker.
 invalid_token = partial(ApiError, "The token is not valid, or its issuer is not accepted here.", "invalid_token")
 identity_conflict = partial(ApiError, "The request names two different identities.", "identity_conflict")
@@ -233,6 +238,12 @@ fleet_unknown = partial(
 store_unavailable = partial(ApiError, "The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
 overloaded_memory = partial(
     ApiError, "Too many bodies of requests are being read.", "overloaded_memory", retry_after_s=1.0
+)
+unsupported_encoding = partial(
+    ApiError,
+    f"The `content-encoding` of a body must be one of {', '.join(ENCODINGS)}.",
+    "unsupported_encoding",
+    "content-encoding",
 )
 unavailable = partial(ApiError, "No worker is left that could continue this request.", "unavailable")
 # A fault of the gateway. The log has the details under the request's id.
@@ -274,7 +285,7 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
     is_overload = TABLE[error.code].type == "overloaded_error"
     shown: dict[str, object] = {
         "type": "overloaded_error" if is_overload else ANTHROPIC_TYPES.get(error.status, "invalid_request_error"),
-        "message": error.message,
+        "message": _INVALID_ANTHROPIC_KEY if error.code == "invalid_api_key" else error.message,
         "code": error.code,
     }
     if error.param is not None:
@@ -285,7 +296,12 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
 
 
 def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
-    """Return the retry headers that the table prescribes for an error."""
+    """Return an error's headers: the retry advice that the table prescribes, and the supported encodings."""
+    headers = _retry_headers(error, jitter)
+    return headers | {"accept-encoding": ", ".join(ENCODINGS)} if error.code == "unsupported_encoding" else headers
+
+
+def _retry_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
     retry, after_s = TABLE[error.code].retry, error.retry_after_s
     if retry is Retry.UNSPECIFIED:
         return {}

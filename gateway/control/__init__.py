@@ -6,7 +6,8 @@
     openapi/       the OpenAPI document and its page
     ledger/        export of the ledger
     erasure/       erasure of a deleted tenant's data
-    elections.py   elects the gateway that does the upkeep of each store
+    elections.py      elects the gateway that does the upkeep of each store
+    static_files.py   files that browsers load
 
 These calls are slow and rare. The tenants' endpoints never import it.
 """

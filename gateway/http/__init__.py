@@ -10,12 +10,12 @@ ours.
     turns.py         parsing of reads with many lines, in turns with other connections
     connections.py   connections and incomplete heads: bounds for each address, caller and port
     body.py          reads a body within bounds of bytes and time
+    encodings.py     decodes compressed bodies in bounded steps
     json_reader.py lifted.py   the one reader of callers' JSON, and what it extracts from large documents first
     multipart.py     reads a form with a file as it arrives
     body_budget.py   turns at reading large bodies; bytes of bodies in memory
     disconnect.py    notifies a request when its client disconnects
     response.py sse.py   writes responses, whole and streamed
-    static.py        files that browsers load
     refusals.py      requests rejected before they reach the application
     request_id.py    the id of each request: the caller's, or a random one
 

@@ -1,4 +1,4 @@
-"""Reads whole request bodies within bounds of bytes and time, and within the tenant's budget. Never decompresses."""
+"""Reads whole request bodies within bounds of bytes and time, and within the tenant's budget."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from fairlane.gateway.errors import invalid, request_timeout, request_too_large
+from fairlane.gateway.errors import request_timeout, request_too_large
 from fairlane.gateway.http.body_budget import PART_BYTES, BodyHold
+from fairlane.gateway.http.encodings import HEADER, DecodedBody, coding_of
 
 # Longest declared length, in digits; a longer one is above any limit.
 _MAX_DIGITS = 18
 # Larger bodies are joined in a thread: 8 MB take 5 ms. Python releases the GIL while it joins that many bytes.
 _JOINED_AT_ONCE_BYTES = 2**20
+# A byte-order mark, which some editors put before a text in UTF-8.
+_BOM = b"\xef\xbb\xbf"
 
 
 async def read_body(
@@ -25,18 +28,18 @@ async def read_body(
     hold: BodyHold | None = None,
     tenant: str = "",
 ) -> bytes:
-    """Return the whole body.
+    """Return the whole body, decoded and without a byte-order mark.
 
     `headers` are the ASGI scope's; `arrived` is the body, if all of it has arrived already. `hold` is the body's place
     in the budget, which is charged to `tenant` before anything is awaited; the caller releases it.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is exceeded),
     `concurrency_limit_exceeded` or `overloaded_memory` if the budget has no room, `request_timeout` if it does not
-    arrive in time, 400 if it is compressed. Raises starlette's ClientDisconnect."""
-    declared = b""
+    arrive in time, `unsupported_encoding`, 400 if it cannot be decoded. Raises starlette's ClientDisconnect."""
+    declared, coding = b"", None
     for name, value in headers:
-        if name == b"content-encoding" and value.strip().lower() != b"identity":
-            raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
+        if name == HEADER:
+            coding = coding_of(headers)
         if name == b"content-length":
             declared = declared or value
     length = declared_length(declared, max_bytes)
@@ -44,11 +47,13 @@ async def read_body(
         raise request_too_large(max_bytes)
     if hold is not None:
         hold.claim(tenant, length)
-    if arrived is not None:
-        return arrived
+    if coding is not None:
+        receive = DecodedBody(coding, receive, arrived, max_bytes=max_bytes, hold=hold)
+    elif arrived is not None:
+        return arrived.removeprefix(_BOM)
     try:
         async with asyncio.timeout(timeout_s):
-            return await _received(receive, max_bytes, hold)
+            return (await _received(receive, max_bytes, hold)).removeprefix(_BOM)
     except TimeoutError:
         raise request_timeout(timeout_s) from None
 

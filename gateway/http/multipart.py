@@ -14,6 +14,7 @@ from starlette.types import Receive
 from fairlane.gateway.errors import ApiError, invalid, request_timeout
 from fairlane.gateway.http.body import declared_length
 from fairlane.gateway.http.body_budget import PART_BYTES, BodyHold
+from fairlane.gateway.http.encodings import DecodedBody, coding_of
 
 FILE = "file"
 MAX_PARTS = 16
@@ -136,17 +137,18 @@ async def read_form(
     `arrived` is the body, if all of it has arrived already. `hold` is its place in the budget of bodies: only bytes
     that were not passed on yet count.
 
-    Raises ApiError: 400 if it is not a valid form, 413 as soon as it is known to be too large, 408 if it does not
-    arrive in time. Raises starlette's ClientDisconnect."""
-    given = dict(headers)
-    if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
-        raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
+    Raises ApiError: 400 if it is not a valid form or cannot be decoded, 413 as soon as it is known to be too large, 408
+    if it does not arrive in time, `unsupported_encoding`. Raises starlette's ClientDisconnect."""
+    given, coding = dict(headers), coding_of(headers)
     reader = FormReader(given.get(b"content-type", b""), max_file_bytes=max_file_bytes)
+    max_bytes = max_file_bytes + AROUND_BYTES
     try:
-        declared_length(given.get(b"content-length", b""), max_file_bytes + AROUND_BYTES)
+        declared_length(given.get(b"content-length", b""), max_bytes)
     except ApiError:
         raise _file_too_large(max_file_bytes) from None
     hold.claim(tenant, 0)
+    if coding is not None:
+        receive, arrived = DecodedBody(coding, receive, arrived, max_bytes=max_bytes, hold=hold), None
     if arrived is not None:
         await sink(reader.push(arrived))
     else:

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[bytes, bytes]]
 _BEARER = "bearer"
-_KEY_HEADER = b"x-api-key"
+# Anthropic's header and Azure's.
+_KEY_HEADERS = b"x-api-key", b"api-key"
 LONGEST_KEY = 512
 MOST_LOGGED_PEERS = 16
 
@@ -55,15 +56,15 @@ class CredentialReader:
         for name, value in scope["headers"]:
             if name == b"authorization":
                 authorization.append(value)
-            elif name == _KEY_HEADER:
-                keys.append(value)
+            elif name in _KEY_HEADERS:
+                keys.append((name, value))
             elif name == own:
                 named.append(value)
         tenant = self._tenant(named, scope) if named else ""
         if not authorization:
-            return Credentials(self._checked(_one(keys)), "", tenant)
+            return Credentials(self._checked(_one(_agreed(keys))), "", tenant)
         secret, also = self._checked(_bearer(authorization)), ""
-        for value in keys:
+        for _, value in keys:
             other = value.decode("latin-1").strip()
             if other == secret:
                 continue
@@ -116,6 +117,12 @@ def _bearer(given: Sequence[bytes]) -> str:
     if scheme.lower() != _BEARER or not secret:
         raise invalid_api_key()
     return secret
+
+
+def _agreed(keys: Sequence[tuple[bytes, bytes]]) -> Sequence[bytes]:
+    """Return the values of the key headers; one value if both headers carry it."""
+    by_name = dict(keys)
+    return [*set(by_name.values())] if len(by_name) == len(keys) else ()
 
 
 def _one(given: Sequence[bytes]) -> str:

@@ -20,7 +20,9 @@ ClaimPath = str | tuple[str, ...]
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-TAKEN_HEADERS = frozenset({"authorization", "x-api-key", "host", "cookie", "x-forwarded-for", "idempotency-key"})
+TAKEN_HEADERS = frozenset(
+    {"authorization", "x-api-key", "api-key", "host", "cookie", "x-forwarded-for", "idempotency-key"}
+)
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 

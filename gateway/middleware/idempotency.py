@@ -18,6 +18,7 @@ from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body, invalid, shown
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.encodings import HEADER as ENCODING
 from fairlane.gateway.http.json_reader import scalars
 from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.insight.telemetry.context import CARRIED
@@ -149,6 +150,7 @@ class Idempotent:
         caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self.bounds
         max_bytes = bounds.room.most_bytes(self.kind.most_prompts)
         body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
+        context.headers = [header for header in headers if header[0] != ENCODING]  # the body is decoded now
         looked_at = partial(_fingerprint, self.path, headers, body)
         digest, wants_stream = await bounds.room.run(caller.tenant_id, len(body), looked_at)
         del looked_at

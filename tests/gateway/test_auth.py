@@ -77,20 +77,25 @@ async def test_what_is_no_bearer_key_is_refused_without_asking_the_store(headers
         [(b"x-api-key", b"fl-g\xfcd")],
         [(b"x-api-key", b"x" * 1_000)],
         [(b"x-api-key", b"fl-good"), (b"authorization", b"Basic fl-good")],
+        [(b"api-key", b"fl-good"), (b"api-key", b"fl-good")],
+        [(b"api-key", b"fl-good"), (b"x-api-key", b"fl-other")],
     ],
 )
-async def test_what_is_no_key_of_anthropics_is_refused_too(headers: list[tuple[bytes, bytes]]) -> None:
+async def test_what_is_no_key_of_anthropics_or_azures_is_refused_too(headers: list[tuple[bytes, bytes]]) -> None:
     keys = HandKeys({"fl-good": identity()})
 
     assert await refusal(Authenticator(keys), {**scope(), "headers": headers}) == "invalid_api_key"
     assert keys.asked == 0
 
 
-async def test_anthropics_header_holds_a_key_where_there_is_no_other() -> None:
+async def test_anthropics_and_azures_headers_hold_a_key_where_there_is_no_other() -> None:
     def secret(*headers: tuple[bytes, bytes]) -> str:
         return CredentialReader().read({"headers": headers}).secret
 
     assert secret((b"x-api-key", b" fl-good ")) == "fl-good"
+    assert secret((b"api-key", b" fl-good ")) == "fl-good"
+    assert secret((b"api-key", b"fl-good"), (b"x-api-key", b"fl-good")) == "fl-good"
+    assert secret((b"api-key", b"azures"), (b"authorization", b"Bearer fl-good")) == "fl-good"
     assert secret((b"x-api-key", b"sk-ant-theirs"), (b"authorization", b"Bearer fl-good")) == "fl-good"
     with pytest.raises(ApiError):
         bearer([(b"x-api-key", b"fl-good")])

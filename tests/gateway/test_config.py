@@ -143,7 +143,7 @@ def test_an_issuer_is_read_from_the_file(tmp_path: Path) -> None:
     assert "10.1.2.3" in section.tenant_header_peers
 
 
-@pytest.mark.parametrize("name", ["authorization", "X-Tenant", "", "a b", "x-api-key"])
+@pytest.mark.parametrize("name", ["authorization", "X-Tenant", "", "a b", "x-api-key", "api-key"])
 def test_a_header_with_a_meaning_of_its_own_names_no_tenant(name: str, tmp_path: Path) -> None:
     file = tmp_path / "fairlane.yaml"
     file.write_text(json.dumps({"gateway": {"tenant_header": name}}))

@@ -44,6 +44,7 @@ CONTRACT: dict[int, set[Code]] = {
     409: {"idempotency_conflict", "already_exists", "tenant_has_children", "tenant_not_deleted"},
     412: {"precondition_failed"},
     413: {"request_too_large"},
+    415: {"unsupported_encoding"},
     426: {"websocket_not_supported"},
     429: {
         "rate_limit_exceeded",
@@ -65,7 +66,7 @@ CONTRACT: dict[int, set[Code]] = {
     },
     504: {"deadline_exceeded"},
 }
-NOT_WORTH_REPEATING: set[int] = {400, 401, 403, 404, 405, 408, 409, 412, 413, 431, 504}
+NOT_WORTH_REPEATING: set[int] = {400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 431, 504}
 LIMIT = LimitBlock("tokens_per_minute", "tenant", 100, 60, 30, 20, None)
 
 

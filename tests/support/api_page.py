@@ -24,8 +24,8 @@ SECTIONS = (
         "Tenant API",
         "tenant",
         "/",
-        "Send a tenant's key as `Authorization: Bearer fl-…`, as OpenAI's SDKs do, or as `x-api-key: fl-…`, as"
-        " Anthropic's do.",
+        "Send a tenant's key as `Authorization: Bearer fl-…`, as OpenAI's SDKs do, as `x-api-key: fl-…`, as"
+        " Anthropic's do, or as `api-key: fl-…`, as Azure's do.",
     ),
     (
         "Admin API",

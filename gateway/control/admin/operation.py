@@ -18,7 +18,7 @@ JSON = "application/json"
 Who = Literal["tenant", "admin", "anyone"]
 OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable", "role_not_allowed")
 # Errors of calls with a body.
-ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
+ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "unsupported_encoding", "overloaded_memory")
 BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])

@@ -14,8 +14,8 @@ from fairlane.gateway.control.admin.operation import JSON
 from fairlane.gateway.control.admin.router import refusal_of, showing
 from fairlane.gateway.control.console.sign_in import begin_session, provider_of
 from fairlane.gateway.control.operators.sessions import Sessions, check_origin, cookie, session_of
+from fairlane.gateway.control.static_files import file_route
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.static import file_route
 from fairlane.store.errors import STORE_ERRORS
 
 FOLDER = Path(__file__).parent

@@ -11,8 +11,8 @@ from fairlane.gateway.control.admin.router import refusal_of
 from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.control.operators.sessions import cookie, cookie_of, session_of, sign_in_cookie
 from fairlane.gateway.control.operators.settings import CALLBACK
+from fairlane.gateway.control.static_files import HEADERS, policy_text
 from fairlane.gateway.errors import ApiError, not_found
-from fairlane.gateway.http.static import HEADERS, policy_text
 from fairlane.quotas.audit import Note
 from fairlane.store.errors import STORE_ERRORS
 

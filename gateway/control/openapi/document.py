@@ -72,9 +72,19 @@ _SECURITY: Json = {
         "name": "x-api-key",
         "description": "The same key in Anthropic's header",
     },
+    "tenant_azure_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "api-key",
+        "description": "The same key in Azure's header",
+    },
     "admin": {"type": "http", "scheme": "bearer", "description": "The admin key, or an operator token"},
 }
-_NEEDS: dict[Who, list[Json]] = {"tenant": [{"tenant": []}, {"tenant_key": []}], "admin": [{"admin": []}], "anyone": []}
+_NEEDS: dict[Who, list[Json]] = {
+    "tenant": [{"tenant": []}, {"tenant_key": []}, {"tenant_azure_key": []}],
+    "admin": [{"admin": []}],
+    "anyone": [],
+}
 
 
 def route() -> Route:

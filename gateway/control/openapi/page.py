@@ -5,7 +5,7 @@ from importlib import resources
 
 from starlette.routing import Route
 
-from fairlane.gateway.http.static import POLICY, file_route
+from fairlane.gateway.control.static_files import POLICY, file_route
 
 PATH = "/docs"
 _FILES = {

@@ -133,7 +133,7 @@ async def test_the_callers_request_id_is_given_back(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "status"), [("gzip", 400), ("identity, br", 400), ("Identity", 200)])
-async def test_a_compressed_body_is_refused_as_such(served: Served, encoding: str, status: int) -> None:
+async def test_a_body_that_is_not_compressed_as_it_says_is_refused(served: Served, encoding: str, status: int) -> None:
     answer = await served.post(CHAT, ASKED, content_encoding=encoding)
 
     assert answer.status_code == status

@@ -227,15 +227,19 @@ async def test_a_key_that_does_not_work_is_an_authentication_error(
 
     assert answer.status_code == 401
     assert answer.json()["error"]["type"] == "authentication_error"
+    assert "x-api-key" in answer.json()["error"]["message"]
     assert answer.json()["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("header", ["x-api-key", "api-key"])
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", MESSAGES), ("POST", "/v1/chat/completions"), ("GET", "/v1/limits")]
 )
-async def test_every_tenant_path_takes_the_key_as_anthropic_sends_it(served: Served, method: str, path: str) -> None:
+async def test_every_tenant_path_takes_the_key_as_anthropic_and_azure_send_it(
+    served: Served, method: str, path: str, header: str
+) -> None:
     async with served.http as client:
-        headers = {"x-api-key": served.keys["acme"]}
+        headers = {header: served.keys["acme"]}
         answer = await client.request(method, path, headers=headers, json=BODY if method == "POST" else None)
         both = {**headers, "authorization": "Bearer fl-nobody-nothing"}
         refused = await client.request(method, path, headers=both, json=BODY if method == "POST" else None)

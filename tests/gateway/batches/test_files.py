@@ -65,16 +65,38 @@ async def test_a_query_that_is_none_is_refused(served: Served, path: str, query:
     assert refused.json()["error"]["param"] == param
 
 
-@pytest.mark.parametrize("encodings", [("gzip",), ("gzip", "identity"), ("identity", "br"), ("gzip, identity",)])
-async def test_a_compressed_form_is_refused_unread(served: Served, tmp_path: Path, encodings: tuple[str, ...]) -> None:
-    bomb = gzip.compress(b"0" * 10 * MOST_BYTES)
+@pytest.mark.parametrize(
+    ("encodings", "told"),
+    [
+        (("gzip",), (413, "request_too_large")),
+        (("gzip", "identity"), (413, "request_too_large")),
+        (("identity", "br"), (400, "invalid_request_error")),
+        (("gzip, gzip",), (415, "unsupported_encoding")),
+    ],
+)
+async def test_nothing_is_left_of_a_bomb(
+    served: Served, tmp_path: Path, encodings: tuple[str, ...], told: tuple[int, str]
+) -> None:
+    file = b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    bomb = gzip.compress(file + b"0" * 10 * MOST_BYTES)
     form = [("content-type", "multipart/form-data; boundary=b"), *(("content-encoding", each) for each in encodings)]
     async with served.http as client:
         key = ("authorization", f"Bearer {served.keys['acme']}")
         refused = await client.post("/v1/files", content=bomb, headers=[key, *form])
 
-    assert error_of(refused) == (400, "invalid_request_error")
-    assert (refused.json()["error"]["param"], left(tmp_path)) == ("content-encoding", [])
+    assert (error_of(refused), left(tmp_path)) == (told, [])
+
+
+async def test_an_upload_may_be_compressed(served: Served, tmp_path: Path) -> None:
+    content = lines(5)
+    head = b'--b\r\ncontent-disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+    form = head % (b"purpose", b"", b"batch") + head % (b"file", b'; filename="q"', content) + b"--b--\r\n"
+    kind = {"content_type": "multipart/form-data; boundary=b", "content_encoding": "gzip"}
+
+    made = (await served.post("/v1/files", gzip.compress(form), **kind)).json()
+
+    assert made["bytes"] == len(content)
+    assert (await served.get(f"/v1/files/{made['id']}/content")).content == content
 
 
 async def test_lists_come_in_pages_and_either_order(served: Served) -> None:

@@ -9,7 +9,7 @@ import pytest
 from starlette.applications import Starlette
 
 from fairlane.gateway.control.console.routes import FILES, FOLDER, PAGE, routes
-from fairlane.gateway.http.static import POLICY
+from fairlane.gateway.control.static_files import POLICY
 
 pytestmark = pytest.mark.anyio
 

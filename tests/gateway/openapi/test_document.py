@@ -148,7 +148,7 @@ async def test_what_needs_a_key_says_so() -> None:
         is_tenants = path.startswith(("/v1/", "/tokenize", "/detokenize"))
         who = "admin" if is_admin else "tenant" if is_tenants else None
         ways: dict[str | None, list[Any]] = {
-            "tenant": [{"tenant": []}, {"tenant_key": []}],
+            "tenant": [{"tenant": []}, {"tenant_key": []}, {"tenant_azure_key": []}],
             "admin": [{"admin": []}],
             None: [],
         }
