@@ -219,11 +219,9 @@ class ApiError(Exception):
         return TABLE[self.code].status
 
 
+_BEARER, _ANTHROPIC_KEY = "`Authorization: Bearer <key>`", "`x-api-key: <key>`"
 # A missing or invalid key. The reason is withheld. Clients match the first words of OpenAI's message.
-invalid_api_key = partial(
-    ApiError, "Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key"
-)
-_INVALID_ANTHROPIC_KEY = "Incorrect API key provided: send `x-api-key: <key>`."
+invalid_api_key = partial(ApiError, f"Incorrect API key provided: send {_BEARER}.", "invalid_api_key")
 # The reason is withheld, so that failed attempts reveal nothing to an attacker.
 invalid_token = partial(ApiError, "The token is not valid, or its issuer is not accepted here.", "invalid_token")
 identity_conflict = partial(ApiError, "The request names two different identities.", "identity_conflict")
@@ -285,7 +283,7 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
     is_overload = TABLE[error.code].type == "overloaded_error"
     shown: dict[str, object] = {
         "type": "overloaded_error" if is_overload else ANTHROPIC_TYPES.get(error.status, "invalid_request_error"),
-        "message": _INVALID_ANTHROPIC_KEY if error.code == "invalid_api_key" else error.message,
+        "message": error.message.replace(_BEARER, _ANTHROPIC_KEY),
         "code": error.code,
     }
     if error.param is not None:
@@ -296,12 +294,7 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
 
 
 def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
-    """Return an error's headers: the retry advice that the table prescribes, and the supported encodings."""
-    headers = _retry_headers(error, jitter)
-    return headers | {"accept-encoding": ", ".join(ENCODINGS)} if error.code == "unsupported_encoding" else headers
-
-
-def _retry_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
+    """Return the retry headers that the table prescribes for an error."""
     retry, after_s = TABLE[error.code].retry, error.retry_after_s
     if retry is Retry.UNSPECIFIED:
         return {}
@@ -317,10 +310,13 @@ def _retry_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
 
 def response(error: ApiError, jitter: random.Random | None = None, *, path: str = "", request_id: str = "") -> Response:
     """Return the response to an error before the first byte. `path` is the request's."""
+    headers = error_headers(error, jitter or random.Random())
+    if error.code == "unsupported_encoding":
+        headers["accept-encoding"] = ", ".join(ENCODINGS)
     return Response(
         msgspec.json.encode(error_body(error, path, request_id)),
         status_code=error.status,
-        headers=error_headers(error, jitter or random.Random()),
+        headers=headers,
         media_type="application/json",
     )
 
