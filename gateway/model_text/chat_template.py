@@ -66,8 +66,11 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Value] | None = None,
+        *,
+        begins_turn: bool = True,
     ) -> str:
-        """Render the conversation up to the model's response, with the caller's text tainted.
+        """Render the conversation up to the model's response or, unless `begins_turn`, up to the last message's end,
+        with the caller's text tainted.
 
         All of a message is tainted except its role, which is one of the API's words; so are all tools. `variables`:
         further ones, tainted by the caller. Raises TemplateRefusal."""
@@ -76,7 +79,7 @@ class ChatTemplate:
                 {key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages
             ]
             offered = None if tools is None else given(list(tools))
-            own = {"messages": turns, "tools": offered, "add_generation_prompt": True}
+            own = {"messages": turns, "tools": offered, "add_generation_prompt": begins_turn}
             return self._template.render({**self._fixed, **(variables or {}), **own})
         except _Raised as raised:
             reason = self._shown(str(raised))

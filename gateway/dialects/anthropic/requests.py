@@ -56,8 +56,6 @@ class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
 def parse_messages(body: bytes, reading: Reading | None = None) -> MessagesRequest:
     """Parse a body. Raises ApiError naming the field."""
     asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, reading)
-    if asked.messages[-1].role == "assistant":
-        raise invalid("messages", "The last of `messages` is the assistant's: continuing it is not supported.")
     prompt = _prompt(asked)
     if asked.service_tier == "standard_only":
         prompt["service_tier"] = "default"
@@ -81,13 +79,17 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
         turns += _turns(message, index)
     for edit in (body.context_management and body.context_management.edits) or ():
         turns = _cleared(turns, edit)
+    merged = merge_turns(turns, _belongs)
+    continues = merged[-1].role == "assistant"
+    if continues and merged[-1].tool_calls:
+        raise invalid("messages", "The last of `messages` contains a call: its result is missing.")
     return {
         **stated_fields(body),
-        "messages": tuple(merge_turns(turns, _belongs)),
+        "messages": tuple(merged),
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
-        "rendering": _rendering(body),
+        "rendering": _rendering(body, continues=continues),
         "structure": _structure(body),
         "thinking": _display(body.thinking),
         "parameters_param": "tools.[{index}].input_schema",
@@ -111,12 +113,18 @@ def _structure(body: PromptBody) -> Structure | None:
     return Structure("json_schema", body.output_format.schema_, "output_format.schema")
 
 
-def _rendering(body: PromptBody) -> Rendering:
+def _rendering(body: PromptBody, *, continues: bool) -> Rendering:
     effort = None if body.output_config is None else body.output_config.effort
-    if effort is None and body.thinking is None:
+    if effort is None and body.thinking is None and not continues:
         return USUAL_RENDERING
     reasons = None if body.thinking is None else body.thinking.type != "disabled"
-    return Rendering(effort=effort, effort_param="output_config.effort", reasons=reasons, reasons_param="thinking")
+    return Rendering(
+        effort=effort,
+        effort_param="output_config.effort",
+        reasons=reasons,
+        reasons_param="thinking",
+        continues=continues,
+    )
 
 
 def _display(thinking: ThinkingBody | None) -> Display:

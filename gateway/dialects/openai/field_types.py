@@ -58,7 +58,6 @@ def _as_flag(value: object) -> object:
     return value
 
 
-On = Annotated[Literal[True], BeforeValidator(_as_flag)]
 Off = Annotated[Literal[False], BeforeValidator(_as_flag)]
 Text = Annotated[str, AfterValidator(as_unicode)]
 # A text that does not change how the request is served.

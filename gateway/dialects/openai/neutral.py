@@ -46,10 +46,8 @@ CACHE_HINTS: Neutral = {
 NEUTRAL_CHAT: Neutral = {
     **NEUTRAL,
     **CACHE_HINTS,
-    "add_generation_prompt": (True,),
     "audio": (),
     "chat_template": (),
-    "continue_final_message": (False,),
     "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),

@@ -48,6 +48,10 @@ class Rendering(Redacted, frozen=True, kw_only=True):
     # Of the template, set by the caller; they take precedence over the effort.
     variables: Mapping[str, Any] = {}
     documents: tuple[Mapping[str, Any], ...] = ()
+    # Whether the prompt ends where the model's turn begins, rather than after the last message.
+    begins_turn: bool = True
+    # The prompt ends within the last message, which the model continues.
+    continues: bool = False
 
 
 USUAL_RENDERING = Rendering()

@@ -189,6 +189,8 @@ class ChatBody(GenerationBody):
     reasoning_effort: EffortWord | None = None
     chat_template_kwargs: TemplateVariables | None = None
     documents: Documents | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionBody(GenerationBody):

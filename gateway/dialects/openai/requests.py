@@ -31,7 +31,7 @@ _AS_USUAL = Sampling()
 _SAME_FIELDS = frozenset({"model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"})
 _SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos"}
 # Fields that `Rendering` has, besides the effort.
-_RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents"})
+_RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"})
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
 
@@ -175,7 +175,17 @@ def read_chat(chat: ChatBody) -> ChatRequest:
 def _rendering(chat: ChatBody) -> Rendering:
     if _RENDERING_FIELDS.isdisjoint(chat.model_fields_set):
         return USUAL_RENDERING
-    return Rendering(variables=chat.chat_template_kwargs or {}, documents=tuple(chat.documents or ()))
+    continues = bool(chat.continue_final_message)
+    if continues and chat.add_generation_prompt:
+        raise invalid("add_generation_prompt", "`add_generation_prompt` contradicts `continue_final_message`.")
+    if continues and (chat.messages[-1].tool_calls or chat.messages[-1].function_call):
+        raise invalid("continue_final_message", "`continue_final_message` cannot continue a message with calls.")
+    return Rendering(
+        variables=chat.chat_template_kwargs or {},
+        documents=tuple(chat.documents or ()),
+        begins_turn=chat.add_generation_prompt is not False,
+        continues=continues,
+    )
 
 
 def _turn(message: Message, index: int) -> Turn:

@@ -11,7 +11,7 @@ from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.config import parse, read
 from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.cards import byte_level_card
-from tests.support.gateway.served import CHAT, Served, serving, settings
+from tests.support.gateway.served import CHAT, SAID, Served, serving, settings
 
 pytestmark = pytest.mark.anyio
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
@@ -91,9 +91,51 @@ async def test_documents_reach_a_template_that_reads_them(served: Served) -> Non
     assert prompt_of(served).startswith("[Rivers]<|im_start|>user")
 
 
+PREFILL = [*HI, {"role": "assistant", "content": "The answer: "}]
+CONTINUED = {"messages": PREFILL, "continue_final_message": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "end"),
+    [
+        (CHAT, CONTINUED, f"{OPENED}The answer:"),  # the template strips texts
+        (CHAT, {**CONTINUED, "add_generation_prompt": False}, f"{OPENED}The answer:"),
+        (CHAT, {"messages": HI, "continue_final_message": True}, "<|im_start|>user\nHi"),
+        (CHAT, {"add_generation_prompt": False}, "Hi<|im_end|>\n"),
+        (CHAT, {"messages": PREFILL, "add_generation_prompt": False}, "The answer:<|im_end|>\n"),
+        (CHAT, {"add_generation_prompt": True, "continue_final_message": False}, OPENED),
+        (MESSAGES, {"messages": PREFILL}, f"{OPENED}The answer:"),
+        (MESSAGES, {"messages": PREFILL, "thinking": {"type": "disabled"}}, f"{OPENED}The answer:"),
+        (MESSAGES, {"messages": [*HI, {"role": "assistant", "content": [{"type": "text", "text": "{"}]}]}, "{"),
+        (MESSAGES, {"messages": [*HI, {"role": "assistant", "content": []}]}, OPENED),
+    ],
+)  # fmt: skip
+async def test_a_last_message_is_ended_or_continued(
+    served: Served, path: str, fields: dict[str, Any], end: str
+) -> None:
+    answer = await ask(served, path, fields)
+
+    assert answer.status_code == 200, answer.text
+    assert prompt_of(served).endswith(end)
+    assert IGNORED not in answer.headers
+
+
+async def test_a_continued_message_is_not_repeated(served: Served) -> None:
+    answer = await ask(served, MESSAGES, {"messages": PREFILL})
+
+    assert answer.json()["content"] == [{"type": "text", "text": SAID}]
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLED = [*HI, {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
+        ({**CONTINUED, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": CALLED, "continue_final_message": True}, "continue_final_message"),
+        ({"continue_final_message": 1}, "continue_final_message"),
         ({"chat_template_kwargs": {"secret": "x"}}, "chat_template_kwargs.secret"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
         ({"chat_template_kwargs": {"enable_thinking": "x" * 5_000}}, "chat_template_kwargs"),

@@ -49,6 +49,15 @@ async def test_a_conversation_counts_as_a_chat_charges_it(served: Served) -> Non
     }
 
 
+async def test_the_beginning_of_the_models_turn_counts_only_if_it_is_there(served: Served) -> None:
+    whole, ended = ASKED, {**ASKED, "add_generation_prompt": False}
+    continued = {**ASKED, "continue_final_message": True}
+
+    counts = [(await told(served, TOKENIZE, body))["count"] for body in (whole, ended, continued)]
+
+    assert counts == sorted(set(counts), reverse=True)
+
+
 async def test_tools_count_too(served: Served) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"enum": list(range(8))}}}]
     plain, offered = ASKED, {**ASKED, "tools": tools, "metadata": {"pad": "x" * 500}}
@@ -86,7 +95,6 @@ async def test_nothing_of_it_is_charged(served: Served) -> None:
         (TOKENIZE, {"prompt": 5}, "prompt"),
         (TOKENIZE, {"prompt": TEXT, "messages": ASKED["messages"]}, "prompt"),
         (TOKENIZE, {"messages": []}, "messages"),
-        (TOKENIZE, {**ASKED, "add_generation_prompt": False}, "add_generation_prompt"),
         (TOKENIZE, {**ASKED, "add_generation_prompt": 1}, "add_generation_prompt"),
         (TOKENIZE, {**ASKED, "add_special_tokens": 0}, "add_special_tokens"),
         (DETOKENIZE, {}, "tokens"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
+from fairlane.gateway.dialects.openai.rendering import Rendering
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.model_text.chat_template import ChatTemplate
 from fairlane.gateway.model_text.tokenizer import TextModel
@@ -83,13 +84,14 @@ def transformed(family: str) -> Any:
     )
 
 
-def theirs(family: str, turns: list[Turn]) -> list[int]:
+def theirs(family: str, turns: list[Turn], *, continues: bool = False) -> list[int]:
     """The prompt that transformers makes of it."""
     messages = [
         {"role": turn.role, "content": turn.content, "name": turn.name, "tool_call_id": turn.tool_call_id}
         for turn in turns
     ]
-    ids: list[int] = transformed(family).apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    ends = {"continue_final_message": True} if continues else {"add_generation_prompt": True}
+    ids: list[int] = transformed(family).apply_chat_template(messages, **ends, return_dict=False)
     return ids
 
 
@@ -141,6 +143,17 @@ def test_contents_that_name_no_control_token_come_to_what_transformers_makes_of_
     turns = conversation(family, contents)
 
     assert list(model_of(family).chat_prompt(turns)) == theirs(family, turns)
+
+
+@pytest.mark.slow
+@families
+@pytest.mark.parametrize("said", ["The capital is", "The capital is ", "{\n", "The capital", "a\n\nb: "])
+def test_a_continued_message_comes_to_what_transformers_makes_of_it(family: str, said: str) -> None:
+    turns = [Turn(role="user", content="Which capital is it?"), Turn(role="assistant", content=said)]
+
+    prompt = model_of(family).chat_prompt(turns, (), Rendering(continues=True))
+
+    assert list(prompt) == theirs(family, turns, continues=True)
 
 
 def test_an_injected_turn_is_a_part_of_its_message() -> None:

@@ -123,3 +123,25 @@ def test_a_variables_text_is_the_callers() -> None:
 
     assert model.spelled_out(prompt) == "Hi<think><think>"
     assert prompt.count(model.chat_prompt(ASKED)[-1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "prompt"),
+    [
+        ("{% for m in messages %}<{{ m.content }}>{% endfor %}", "Well, ", "<Hi><Well, "),
+        ("{% for m in messages %}<{{ m.content | trim }}>{% endfor %}", " Well, ", "<Hi><Well,"),
+        ("{% for m in messages %}<{{ m.content | trim }}>\n{% endfor %}", "  ", "<Hi>\n<"),
+        ("{% for m in messages %}<{{ m.content }}>{% endfor %}{{ messages[-1].content }}!", "Well", "<Hi><Well >Well"),
+        ("{% for m in messages %}{{ '\n' ~ m.content }}{% endfor %}", "", "\nHi\n"),
+    ],
+)
+def test_a_continued_message_ends_the_prompt(source: str, content: str, prompt: str) -> None:
+    model = model_of(source)
+    turns = [*ASKED, Turn(role="assistant", content=content)]
+
+    assert model.spelled_out(model.chat_prompt(turns, (), Rendering(continues=True))) == prompt
+
+
+def test_a_message_that_the_template_leaves_out_cannot_be_continued() -> None:
+    with pytest.raises(ApiError, match="does not show the last message"):
+        model_of("{{ messages[0].content }}").chat_prompt([*ASKED, *ASKED], (), Rendering(continues=True))
