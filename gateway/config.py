@@ -142,6 +142,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     completions_special_tokens: bool = True
     # Fields of a request that Fairlane does not know: ignored and named in `x-fairlane-ignored`, or refused with 400.
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
+    # Images, files and other media in the results of tools: replaced by a text that says so, or refused with 400.
+    images_in_tool_results: Literal["replace", "refuse"] = "replace"
     # A `max_tokens` beyond the context, with a prompt that fits: cut to what is left, or refused with 400.
     max_tokens_beyond_context: Literal["cut", "refuse"] = "cut"
     # Variables of chat templates that a request may set with `chat_template_kwargs`.

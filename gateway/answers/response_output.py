@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fairlane.gateway.answers.builder import Json
-from fairlane.gateway.dialects.openai.response_items import INPUT, Status, new_id
+from fairlane.gateway.dialects.openai.response_items import Status, new_id
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
-from fairlane.gateway.dialects.openai.tools import json_object
+from fairlane.gateway.dialects.openai.tools import INPUT, json_object
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 
 

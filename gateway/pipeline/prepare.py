@@ -144,6 +144,8 @@ class Preparer:
     trace: TraceRecorder
     # Of tenants that state nothing else.
     unknown_fields: UnknownFields = "ignore"
+    # Of images in the results of tools; else the model reads that they are omitted.
+    refuses_images: bool = False
     # An output limit beyond the context is cut to what is left of it; else it is an error.
     cuts_output: bool = True
     # Names a request that may be made within rights of this gateway, or returns None.
@@ -252,7 +254,8 @@ class Preparer:
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         tenant, most_token_ids = caller.identity.tenant, self.room.most_token_ids(kind.most_prompts)
-        reading = Reading(most_token_ids, (tenant.unknown_fields or self.unknown_fields) == "refuse")
+        refuses_unknown = (tenant.unknown_fields or self.unknown_fields) == "refuse"
+        reading = Reading(most_token_ids, refuses_unknown, self.refuses_images)
         request = kind.parse(body, reading)
         model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.is_embedder is not kind.embeds:

@@ -60,6 +60,7 @@ class Requests:
             self._grammars,
             insight.trace,
             unknown_fields=section.unknown_fields,
+            refuses_images=section.images_in_tool_results == "refuse",
             cuts_output=section.max_tokens_beyond_context == "cut",
             next_name=accounts.pools.next_name,
         )

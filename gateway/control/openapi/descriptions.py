@@ -13,9 +13,26 @@ PROPERTIES: Mapping[str, str] = {
     **dict.fromkeys(
         ("metadata", "prompt_cache_key", "safety_identifier", "user"), "For the caller's own use; it has no effect"
     ),
-    **dict.fromkeys(("CallBody.type", "NamedTool.type", "ToolBody.type"), "Always `function`"),
+    **dict.fromkeys(("NamedTool.type", "ToolBody.type"), "Always `function`"),
+    "CallBody.type": "`function` or `custom`",
     **dict.fromkeys(("CompactBody.input", "ResponseBody.input"), "Text, or a list of items"),
-    **dict.fromkeys(("Message.refusal", "annotations", "audio"), "OpenAI's field, always null or empty"),
+    **dict.fromkeys(
+        ("annotations", "citations", "data", "detail", "filename", "Part.logprobs", "signature"), "Accepted and ignored"
+    ),
+    **dict.fromkeys(
+        ("file", "file_data", "file_id", "file_url", "image_url", "input_audio", "audio_url", "video_url"),
+        "Refused, or omitted from what tools and models said",
+    ),
+    "Part.source": "Refused, or omitted from what tools and models said",
+    **dict.fromkeys(("Message.refusal", "Part.refusal"), "The model's refusal"),
+    "audio": "The model's earlier spoken answer, of which the transcript is read",
+    "custom": "The custom tool",
+    "CustomCalledBody.input": "The custom tool's input",
+    "reasoning_details": "OpenRouter's form of `reasoning_content`",
+    "thinking_blocks": "LiteLLM's form of `reasoning_content`",
+    "Part.reasoning": "The model's reasoning",
+    "Part.text": "The text",
+    "Part.thinking": "The model's reasoning: text, or a list of parts",
     **dict.fromkeys(("MessagesBody.thinking", "PromptBody.thinking"), "Whether the model's thinking is returned"),
     **dict.fromkeys(("ReasoningBody.mode", "verbosity"), "Only at its neutral value"),
     **dict.fromkeys(
@@ -48,7 +65,7 @@ PROPERTIES: Mapping[str, str] = {
     "best_of": "Must equal `n` or be absent: every generated choice is returned",
     "chat_template_kwargs": "Variables of the model's chat template, of those that the operator allows",
     "content": "The content",
-    "Message.content": "Text, or a list of text parts",
+    "Message.content": "Text, or a list of parts",
     "deadline_ms": "Milliseconds from arrival to the last token; a request that cannot meet it is refused. Absent: "
     "none",
     "frequency_penalty": "Penalty by how often a token has occurred in the output",
@@ -125,5 +142,5 @@ PROPERTIES: Mapping[str, str] = {
     "ResponseBody.max_output_tokens": "Maximum output tokens; absent: as many as context and limits allow",
     "ResponseBody.top_logprobs": "Number of most likely tokens to return at each position",
     "KeptTurns.value": "Number of turns",
-    "CallBody.index": "Index of the call in the message",
+    "CallBody.index": "Index of the call in the message; it has no effect",
 }

@@ -18,6 +18,7 @@ from fairlane.gateway.http.json_reader import MAX_FIELD_NAME, read_object, shown
 # Ignored fields that an answer names.
 MAX_IGNORED = 16
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_INDEX = re.compile(r"\.\[\d+\]")
 _EMPTY: tuple[object, ...] = (None, "", [], {})
 Path = tuple[int | str, ...]
 _RULES = {
@@ -45,11 +46,13 @@ class Reading:
     # The maximum of token ids in it.
     token_ids: int = 0
     refuses_unknown: bool = False
+    # An image in the result of a tool is an error; else the model reads that it is omitted.
+    refuses_images: bool = False
     ignored: list[str] = field(default_factory=list)
 
     def ignore(self, name: str) -> None:
-        """Add a field by its name, as a header may hold it."""
-        shown = _UNSAFE.sub("?", name[:MAX_FIELD_NAME])
+        """Add a field by its name or path, as a header may hold it."""
+        shown = _UNSAFE.sub("?", _INDEX.sub("", name)[:MAX_FIELD_NAME])
         if shown not in self.ignored and len(self.ignored) < MAX_IGNORED:
             self.ignored.append(shown)
 
@@ -129,14 +132,15 @@ def _first(error: ValidationError) -> ApiError:
     first = min(_errors(error), key=lambda found: found["type"] == "missing")
     known = _RULES.get(first["type"])
     rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
-    return _error(first["loc"], rule)
+    path = first["loc"]
+    named = path[-1:] if first["type"] == "extra_forbidden" else ()  # by the caller, perhaps like a tag
+    return _error((*(step for step in path[: len(path) - len(named)] if not _is_tag(step)), *named), rule)
 
 
 def _error(path: Path, rule: str) -> ApiError:
-    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in _steps(path))
+    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in path)
     return invalid(param or None, f"`{param}` {rule}.")
 
 
-def _steps(path: Path) -> list[int | str]:
-    last = len(path) - 1
-    return [step for place, step in enumerate(path) if isinstance(step, int) or step[:1] != "<" or place == last]
+def _is_tag(step: int | str) -> bool:
+    return isinstance(step, str) and step[:1] == "<"

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, joined_parts
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode
+from fairlane.gateway.dialects.openai.message_parts import Content, Thought
 from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
@@ -26,8 +27,6 @@ MOST_BIAS = 100.0
 MAX_STOP_TOKENS = 128
 # Thirty days, in a body or a header.
 MAX_DEADLINE_MS = 30 * 86_400_000.0
-# Fields with the text of a message's parts, by type; the message of a response may be a refusal.
-_TEXTS = {"text": "text", "refusal": "refusal"}
 _INT64 = 2**63
 _MOST_DIGITS = 9
 
@@ -41,15 +40,16 @@ def _stops(stop: object) -> tuple[str, ...]:
     return tuple(as_unicode(text) for text in listed)
 
 
-def _joined(content: object) -> object:
-    if content == []:
-        raise PydanticCustomError("parts", "must be text or a non-empty list of text parts")
-    return joined_parts(_TEXTS, frozenset(), content)
-
-
 def _nothing(value: object) -> None:
     if value is not None and value != []:
         raise PydanticCustomError("unsupported", "is not supported yet")
+
+
+def _transcript(audio: object) -> str:
+    found = audio.get("transcript") if isinstance(audio, dict) else None
+    if audio and not isinstance(found, str):
+        raise PydanticCustomError("audio", "is not supported yet: it has no transcript")
+    return as_unicode(found or "")
 
 
 def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
@@ -106,7 +106,7 @@ Stops = Annotated[tuple[str, ...], PlainValidator(_stops, json_schema_input_type
 Biases = Annotated[tuple[tuple[int, float], ...], PlainValidator(_biases, json_schema_input_type=dict[str, float])]
 TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
-Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
+Spoken = Annotated[str, PlainValidator(_transcript, json_schema_input_type=dict[str, Any])]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
@@ -129,11 +129,16 @@ class Message(Fields):
     tool_calls: Annotated[list[CallBody], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     function_call: CalledBody | None = None
     refusal: Text | None = None
-    reasoning_content: Text | None = None
-    reasoning: Text | None = None
-    audio: Unsupported = None
-    annotations: Unsupported = None
-    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM adds it to messages, which clients send back
+    reasoning_content: Thought = ""
+    reasoning: Thought = ""
+    # OpenRouter's and LiteLLM's forms of reasoning.
+    reasoning_details: Thought = ""
+    thinking_blocks: Thought = ""
+    audio: Spoken = ""
+    # What answers contain, and clients send back.
+    annotations: Any = None
+    cache_control: Any = None
+    provider_specific_fields: Any = None
 
 
 class RequestBody(Fields):

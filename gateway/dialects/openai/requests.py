@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
+from fairlane.gateway.dialects.openai.message_parts import read_parts
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
@@ -20,10 +21,12 @@ from fairlane.gateway.dialects.openai.request_bodies import (
     Message,
 )
 from fairlane.gateway.dialects.openai.structures import read_structure
-from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools, text_input
 from fairlane.gateway.errors import invalid
 from fairlane.scheduler.protocol.messages import Sampling
 
+# Media in messages of these roles is an error; in others it is omitted.
+_ASKING_ROLES = frozenset({"system", "developer", "user"})
 _SEED_MASK = 2**63 - 1
 Prompt = str | tuple[int, ...]
 _AS_USUAL = Sampling()
@@ -154,16 +157,16 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
 def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
     """Parse a chat body. Raises ApiError naming the field."""
-    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, reading))
+    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, reading), reading or Reading())
 
 
-def read_chat(chat: ChatBody) -> ChatRequest:
+def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
     """Convert a body whose fields are valid one by one. Raises ApiError naming the field."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     tools, choice = read_tools(chat.tools, chat.tool_choice)
     return ChatRequest(
-        messages=tuple([_turn(message, index) for index, message in enumerate(chat.messages)]),
+        messages=tuple([_turn(message, index, reading) for index, message in enumerate(chat.messages)]),
         tools=tools,
         tool_choice=choice,
         rendering=with_effort(_rendering(chat), chat.reasoning_effort, "reasoning_effort"),
@@ -188,26 +191,49 @@ def _rendering(chat: ChatBody) -> Rendering:
     )
 
 
-def _turn(message: Message, index: int) -> Turn:
-    calls: tuple[ToolCall, ...] = ()
-    for call in message.tool_calls or ():
-        calls += (ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id),)
-    if message.function_call is not None:  # the older form of a single call
-        calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
-    if calls and message.role != "assistant":
-        field = "tool_calls" if message.tool_calls else "function_call"
-        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' can contain calls.")
-    content = message.refusal if message.content is None else message.content
-    if content is None and not calls:
-        raise invalid(f"messages.[{index}].content", "`content` is required in a message without calls.")
+def _turn(message: Message, index: int, reading: Reading) -> Turn:
+    role, content, thought = message.role, message.content, ""
+    calls = _calls(message, index) if message.tool_calls or message.function_call is not None else ()
+    if isinstance(content, list):
+        is_history = role not in _ASKING_ROLES
+        content, thought = read_parts(content, f"messages.[{index}].content", reading, is_history=is_history)
+    elif content is None:
+        if not calls and role != "assistant" and "content" not in message.model_fields_set:
+            raise invalid(f"messages.[{index}].content", "`content` is required in a message of this role.")
+        content = message.refusal or message.audio
+    if message.annotations:
+        reading.ignore("messages.annotations")
     return Turn(
-        role=message.role,
+        role=role,
         content=(content or None) if calls else content,
         name=message.name,
         tool_call_id=message.tool_call_id,
         tool_calls=calls,
-        reasoning=message.reasoning_content or message.reasoning,
+        reasoning=message.reasoning_content
+        or message.reasoning
+        or thought
+        or message.reasoning_details
+        or message.thinking_blocks
+        or None,
     )
+
+
+def _calls(message: Message, index: int) -> tuple[ToolCall, ...]:
+    calls: tuple[ToolCall, ...] = ()
+    for place, call in enumerate(message.tool_calls or ()):
+        if call.custom is not None:
+            calls += (ToolCall(name=call.custom.name or "", arguments=text_input(call.custom.input), id=call.id),)
+        elif call.function is not None:
+            calls += (ToolCall(name=call.function.name or "", arguments=call.function.arguments, id=call.id),)
+        else:
+            param = f"messages.[{index}].tool_calls.[{place}].function"
+            raise invalid(param, f"`{param}` is required.")
+    if message.function_call is not None and message.function_call.name:  # the older form of a single call
+        calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
+    if calls and message.role != "assistant":
+        field = "tool_calls" if message.tool_calls else "function_call"
+        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' can contain calls.")
+    return calls
 
 
 def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionRequest:

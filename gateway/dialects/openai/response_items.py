@@ -2,7 +2,6 @@
 reasoning, text and calls that the model produced together are one, in this order."""
 
 import base64
-import json
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,15 +14,13 @@ from fairlane.common.redacted import Redacted
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, joined_parts
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
-from fairlane.gateway.dialects.openai.tools import ToolCall
+from fairlane.gateway.dialects.openai.tools import ToolCall, text_input
 
 Json = dict[str, Any]
 # Encrypt and decrypt data that a tenant's clients keep; None if it is another tenant's, or was modified.
 Close = Callable[[bytes], bytes]
 Open = Callable[[bytes], bytes | None]
 Status = Literal["in_progress", "completed", "incomplete"]
-# The only argument of a custom tool, as the model sees it.
-INPUT = "input"
 _TEXTS = {
     "input_text": "text",
     "output_text": "text",
@@ -143,7 +140,7 @@ class CustomCallItem(_AnyCall):
     input: Annotated[Text, about("The argument")]
 
     def turn(self) -> Turn:
-        return self._turn(json.dumps({INPUT: self.input}, ensure_ascii=False))
+        return self._turn(text_input(self.input))
 
     def as_json(self) -> Json:
         return {"type": self.type, **self._named("ctc"), "input": self.input}

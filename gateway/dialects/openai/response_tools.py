@@ -11,8 +11,9 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text
-from fairlane.gateway.dialects.openai.response_items import INPUT, Json, full_name
+from fairlane.gateway.dialects.openai.response_items import Json, full_name
 from fairlane.gateway.dialects.openai.tools import (
+    INPUT,
     MAX_TOOLS,
     DirectCallers,
     FunctionBody,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
@@ -15,6 +15,8 @@ from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
 MAX_TOOLS = 128
+# The only argument of a custom tool, as the model sees it.
+INPUT = "input"
 # Names, descriptions and schemas of one request's tools together, as JSON.
 MAX_TOOLS_CHARS = 512 * 1024
 # Per message.
@@ -34,6 +36,11 @@ def json_object(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def text_input(text: str) -> str:
+    """Return the arguments of a custom tool's call."""
+    return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
 class Tool(Redacted, frozen=True, kw_only=True):
@@ -111,20 +118,34 @@ class ToolBody(Fields):
     function: FunctionBody
 
 
+def _arguments(given: object) -> object:
+    return json_text(given) if isinstance(given, dict) else given or ""
+
+
 class CalledBody(Fields):
     """The name and arguments of a call."""
 
-    name: Annotated[Hint, Field(min_length=1)]
-    arguments: Text
+    name: Hint | None = None
+    arguments: Annotated[Text, BeforeValidator(_arguments, json_schema_input_type=str | dict[str, Any])] = ""
+    provider_specific_fields: Any = None
+
+
+class CustomCalledBody(Fields):
+    """The name and input of a custom tool's call."""
+
+    name: Hint | None = None
+    input: Text = ""
 
 
 class CallBody(Fields):
     """A call by the model."""
 
     id: Hint | None = None
-    type: Literal["function"] = "function"
-    function: CalledBody
-    index: int | None = None
+    type: Literal["function", "custom"] | None = "function"
+    function: CalledBody | None = None
+    custom: CustomCalledBody | None = None
+    index: Any = None
+    provider_specific_fields: Any = None
 
 
 class NamedBody(Fields):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway.served import Served
+from tests.support.gateway.served import Served, serving, settings
 
 pytestmark = pytest.mark.anyio
 TURNS = [{"role": "user", "content": "Hi"}]
@@ -42,6 +42,22 @@ async def test_a_tenant_may_have_them_refused(served: Served, path: str, body: d
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "unheard_of")
     assert served_plain.status_code == 200
     assert IGNORED not in served_plain.headers
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+LOOKED = [*TURNS, {"role": "tool", "tool_call_id": "1", "content": [IMAGE]}]
+
+
+async def test_an_image_that_a_tool_returned_is_named_or_refused(served: Served, valkey_url: str) -> None:
+    omitted = await served.post("/v1/chat/completions", {"model": "tiny", "messages": LOOKED})
+    counted = await served.post("/tokenize", {"model": "tiny", "messages": LOOKED})
+    async with serving(settings(valkey_url, section={"images_in_tool_results": "refuse"})) as strict:
+        await strict.tenant()
+        refused = await strict.post("/v1/chat/completions", {"model": "tiny", "messages": LOOKED})
+
+    assert omitted.headers[IGNORED] == "messages.content.image_url"
+    assert counted.json()["count"] == omitted.json()["usage"]["prompt_tokens"]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages.[1].content")
 
 
 async def test_a_prompts_tokens_are_counted_whatever_else_is_sent(served: Served) -> None:

@@ -207,16 +207,11 @@ def test_calls_and_results_of_earlier_turns() -> None:
 
 MESSAGES_AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     "no content": ({"role": "tool", "tool_call_id": "t"}, "content"),
-    "no calls": ({"role": "assistant", "tool_calls": []}, "content"),
     "calls of a user": ({"role": "user", "content": "", "tool_calls": [CALL]}, "tool_calls"),
     "a call of a user": ({"role": "user", "function_call": {"name": "f", "arguments": ""}}, "function_call"),
     "an empty call": ({"role": "assistant", "tool_calls": [{}]}, "tool_calls.[0].function"),
-    "a call of nothing": (
-        {"role": "assistant", "tool_calls": [{"function": {"name": "", "arguments": ""}}]},
-        "tool_calls.[0].function.name",
-    ),
     "arguments that are no text": (
-        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]},
         "tool_calls.[0].function.arguments",
     ),
     "a surrogate": (
@@ -224,7 +219,7 @@ MESSAGES_AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
         "tool_calls.[0].function.arguments",
     ),
     "too many calls": ({"role": "assistant", "tool_calls": [CALL] * (MAX_CALLS + 1)}, "tool_calls"),
-    "another kind of call": ({"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}, "tool_calls.[0].type"),
+    "another kind of call": ({"role": "assistant", "tool_calls": [{**CALL, "type": "mcp"}]}, "tool_calls.[0].type"),
 }
 
 
