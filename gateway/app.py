@@ -68,7 +68,7 @@ def create_app(resources: Resources) -> Starlette:
     """Return the application of the tenants' port. Its lifespan opens and closes the gateway's parts."""
     events, kept, seals = resources.requests.generation, resources.requests.responses, resources.accounts.seals
     kinds: Mapping[str, Kind[Any]] = {
-        completions.CHAT_PATH: completions.CHAT,
+        completions.CHAT_PATH: completions.chat(resources.settings.gateway.reasoning_field),
         completions.COMPLETION_PATH: completions.COMPLETION,
         messages.MESSAGES_PATH: messages.MESSAGES,
         embeddings.PATH: embeddings.EMBEDDINGS,

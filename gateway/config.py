@@ -148,6 +148,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_tokens_beyond_context: Literal["cut", "refuse"] = "cut"
     # Variables of chat templates that a request may set with `chat_template_kwargs`.
     chat_template_kwargs: Names = USUAL_VARIABLES
+    # The field of a chat's answers and stream chunks that carries the model's reasoning.
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
     # A request with an `Idempotency-Key` continues for this long after its client disconnected, so that a retry can
     # join it.
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0

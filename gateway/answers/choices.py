@@ -111,6 +111,8 @@ class ChatAnswer(ChoicesAnswer):
 
     ID_PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
     OPENING: ClassVar[Json | None] = {"delta": {"role": "assistant", "content": "", "refusal": None}}
+    # Fields that carry reasoning.
+    REASONING: ClassVar[tuple[str, ...]] = ("reasoning_content",)
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         choice.reader = self._reader()
@@ -121,7 +123,7 @@ class ChatAnswer(ChoicesAnswer):
         reader = choice.reader
         if reader is None:
             return super()._emit(chunk, choice)
-        frames, deltas = [], [_delta(delta) for delta in read_chunk(reader, chunk)]
+        frames, deltas = [], [self._delta(delta) for delta in read_chunk(reader, chunk)]
         logprobs = self._logprobs_of(chunk, choice)
         if not deltas and (logprobs is not None or chunk.finish_reason is not None):
             deltas.append({})
@@ -139,11 +141,19 @@ class ChatAnswer(ChoicesAnswer):
         said = read_whole(self._reader(), "".join(choice.text))
         message: Json = {"role": "assistant", "content": said.content, "refusal": None}
         if said.reasoning:
-            message["reasoning_content"] = said.reasoning
+            message |= dict.fromkeys(self.REASONING, said.reasoning)
         if said.calls:
             message["content"] = said.content or None
             message["tool_calls"] = [_call(call) for call in said.calls]
         return {"message": message, "finish_reason": _finish(choice.finish_reason or "stop", len(said.calls))}
+
+    def _delta(self, delta: OutputDelta) -> Json:
+        fields: Json = dict.fromkeys(self.REASONING, delta.reasoning) if delta.reasoning else {}
+        if delta.content:
+            fields["content"] = delta.content
+        if delta.calls:
+            fields["tool_calls"] = [_call_delta(call) for call in delta.calls]
+        return fields
 
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
         return chat_logprobs(self._model.text, token_ids, logprobs)  # chat has no offsets
@@ -151,17 +161,6 @@ class ChatAnswer(ChoicesAnswer):
 
 def _finish(reason: FinishReason | None, calls: int) -> str | None:
     return "tool_calls" if calls and reason == "stop" else reason
-
-
-def _delta(delta: OutputDelta) -> Json:
-    fields: Json = {}
-    if delta.reasoning:
-        fields["reasoning_content"] = delta.reasoning
-    if delta.content:
-        fields["content"] = delta.content
-    if delta.calls:
-        fields["tool_calls"] = [_call_delta(call) for call in delta.calls]
-    return fields
 
 
 def _call_delta(call: ToolCallDelta) -> Json:

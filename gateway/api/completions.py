@@ -1,8 +1,11 @@
 """Chat completions, rendered with the model's chat template, and plain completions, with one job per prompt."""
 
+from dataclasses import replace
+from typing import Literal
+
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
 from fairlane.gateway.dialects.openai.request_bodies import MAX_SEQUENCES
-from fairlane.gateway.dialects.openai.requests import CompletionRequest, parse_chat, parse_completion
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 
@@ -15,6 +18,13 @@ CHAT = Kind(
     prompts=conversation,
     answer=ChatAnswer,
 )
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
+
+
+def chat(reasoning_field: ReasoningField) -> Kind[ChatRequest]:
+    """Return the kind of chats whose answers carry reasoning in this field."""
+    fields = ("reasoning_content", "reasoning") if reasoning_field == "both" else (reasoning_field,)
+    return replace(CHAT, answer=type("ChatAnswer", (ChatAnswer,), {"REASONING": fields}))
 
 
 def _completion_prompts(text: TextModel, request: CompletionRequest) -> list[Tokens]:

@@ -77,6 +77,7 @@ class AssistantMessage(TypedDict):
     content: Annotated[str | None, about("The content")]
     refusal: Annotated[None, about("OpenAI's field, always null here")]
     reasoning_content: NotRequired[Annotated[str, about("The model's reasoning before its answer")]]
+    reasoning: NotRequired[Annotated[str, about("Another name for `reasoning_content`, by the deployment's settings")]]
     tool_calls: NotRequired[Annotated[list[CallBody], about("Tool calls by the model")]]
 
 
@@ -96,6 +97,7 @@ class ChatDelta(TypedDict, total=False):
     content: Annotated[str | None, about("The content")]
     refusal: Annotated[None, about("OpenAI's field, always null here")]
     reasoning_content: Annotated[str, about("The model's reasoning before its answer")]
+    reasoning: Annotated[str, about("Another name for `reasoning_content`, by the deployment's settings")]
     tool_calls: Annotated[list[dict[str, Any]], about("Parts of tool calls, each with the `index` of its call")]
 
 

@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from fairlane.gateway.answers.builder import AnswerBuilder
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer, chat_logprobs, completion_logprobs
 from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.api.completions import ReasoningField, chat
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.sse import EventStream
@@ -20,6 +21,7 @@ from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.one_request import job
+from tests.support.gateway.tool_models import tool_card
 
 MODEL = TextModel(byte_level_card())
 SHAPES: list[type[AnswerBuilder]] = [ChatAnswer, CompletionAnswer]
@@ -75,10 +77,39 @@ def streamed(
 
 
 def built(
-    shape: type[AnswerBuilder], of: LiveJob, out: EventStream | None, *, model: str = "tiny", **asked: Any
+    shape: type[AnswerBuilder],
+    of: LiveJob,
+    out: EventStream | None,
+    *,
+    model: str = "tiny",
+    text: TextModel = MODEL,
+    **asked: Any,
 ) -> AnswerBuilder:
-    served = ServedModel(model, "tiny@0", MODEL, (), {})
+    served = ServedModel(model, "tiny@0", text, (), {})
     return shape(GenerationRequest(model=model, **asked), served, "priority", [of], out)
+
+
+THINKING = TextModel(tool_card("Qwen 3"))
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("reasoning_content", {"reasoning_content"}),
+        ("reasoning", {"reasoning"}),
+        ("both", {"reasoning_content", "reasoning"}),
+    ],
+)
+def test_reasoning_is_in_the_fields_that_are_set(field: ReasoningField, names: set[str]) -> None:
+    shape = chat(field).answer
+    chunks = TextChunk(0, "<think>\nIt is ", (), (), None), TextChunk(0, "so.\n</think>\n\nYes.", (), (), "stop")
+
+    told = whole(shape, *chunks, text=THINKING)["choices"][0]["message"]
+    deltas = [chunk["choices"][0]["delta"] for chunk in streamed(shape, *chunks, text=THINKING)]
+
+    for name in names:
+        assert told[name] == "".join(delta.get(name, "") for delta in deltas) == "It is so.\n"
+    assert {name for each in (told, *deltas) for name in each if name.startswith("reasoning")} == names
 
 
 def texts(chunks: Sequence[dict[str, Any]]) -> list[str]:
