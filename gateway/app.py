@@ -22,11 +22,13 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from fairlane.gateway import errors
 from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.batches import BatchEndpoints
+from fairlane.gateway.api.count_tokens import CountTokens
 from fairlane.gateway.api.files import FileEndpoints
 from fairlane.gateway.api.generate import Generate
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import Models, ShowLimits
-from fairlane.gateway.api.responses import Compact, Respond, StoredResponses
+from fairlane.gateway.api.responses import Respond, StoredResponses
+from fairlane.gateway.api.stored_input import StoredInput
 from fairlane.gateway.api.tokenize import TextEndpoints
 from fairlane.gateway.control.admin import routes as admin
 from fairlane.gateway.control.admin.call import AdminParts
@@ -66,7 +68,10 @@ class FastPath:
 
 def create_app(resources: Resources) -> Starlette:
     """Return the application of the tenants' port. Its lifespan opens and closes the gateway's parts."""
-    events, kept, seals = resources.requests.generation, resources.requests.responses, resources.accounts.seals
+    events, kept = resources.requests.generation, resources.requests.responses
+    response, line, compaction, count = responses.kinds(
+        StoredInput(kept, resources.accounts.seals, resources.requests.body_room)
+    )
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.chat(resources.settings.gateway.reasoning_field),
         completions.COMPLETION_PATH: completions.COMPLETION,
@@ -74,7 +79,10 @@ def create_app(resources: Resources) -> Starlette:
         embeddings.PATH: embeddings.EMBEDDINGS,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
-    of_lines: dict[str, Endpoint] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
+    of_lines: dict[str, Endpoint] = {
+        **endpoints,
+        responses.PATH: Respond(events, line),
+    }
     models, stored = Models(resources.fleet.cache), StoredResponses(kept)
     texts = TextEndpoints(resources.fleet.cache, events.bounds)
 
@@ -88,6 +96,8 @@ def create_app(resources: Resources) -> Starlette:
         refused=resources.ports.refused,
         missing=resources.missing,
     )
+
+    counts = partial(CountTokens, events.preparer, events.bounds)
 
     def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
         return Route(path, guarded(endpoint, path), methods=[method])
@@ -105,9 +115,10 @@ def create_app(resources: Resources) -> Starlette:
         [
             *[once(path, kind, endpoints[path]) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds)],
-            tenant("POST", messages.COUNT_PATH, messages.CountTokens(events.preparer, events.bounds)),
-            once(responses.PATH, responses.RESPONSE, Respond(events, kept, seals)),
-            once(responses.COMPACT_PATH, responses.COMPACT, Compact(events, kept, seals)),
+            tenant("POST", messages.COUNT_PATH, counts(messages.counted)),
+            tenant("POST", responses.COUNT_PATH, counts(count, responses.COUNTED)),
+            once(responses.PATH, responses.RESPONSE, Respond(events, response)),
+            once(responses.COMPACT_PATH, responses.COMPACT, Respond(events, compaction)),
             tenant("GET", responses.ONE_PATH, stored.show),
             tenant("DELETE", responses.ONE_PATH, stored.forget),
             tenant("GET", responses.ITEMS_PATH, stored.list_items),

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fairlane.gateway.answers.builder import Json
-from fairlane.gateway.dialects.openai.response_items import Status, new_id
+from fairlane.gateway.dialects.openai.item_ids import NewId
+from fairlane.gateway.dialects.openai.response_items import Status
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
 from fairlane.gateway.dialects.openai.tools import INPUT, json_object
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
@@ -18,8 +19,8 @@ class OpenItem(ABC):
 
     PREFIX: ClassVar[str]
 
-    def __init__(self, index: int) -> None:
-        self._id = new_id(self.PREFIX)
+    def __init__(self, index: int, new: NewId) -> None:
+        self._id = new(self.PREFIX)
         self._index = index
         self._said: list[str] = []
 
@@ -49,8 +50,8 @@ class TextItem(OpenItem):
     # Prefix of the text's event names.
     EVENT: ClassVar[str]
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, new: NewId) -> None:
+        super().__init__(index, new)
         self.logprobs: list[Json] = []
 
     @abstractmethod
@@ -111,8 +112,8 @@ class FunctionCall(OpenItem):
 
     PREFIX, TYPE = "fc", "function_call"
 
-    def __init__(self, index: int, begun: ToolCallDelta, called_as: CalledAs) -> None:
-        super().__init__(index)
+    def __init__(self, index: int, new: NewId, begun: ToolCallDelta, called_as: CalledAs) -> None:
+        super().__init__(index, new)
         self._name = called_as.name
         self._head = {"type": self.TYPE, "id": self._id, "call_id": begun.id, "name": self._name}
         if called_as.namespace is not None:
@@ -156,9 +157,11 @@ class CustomCall(FunctionCall):
 class OutputItems:
     """The output items of one response."""
 
-    def __init__(self, called_as: Mapping[str, CalledAs]) -> None:
-        """`called_as`: how to present calls of custom and namespaced tools, by the name that the model uses."""
+    def __init__(self, called_as: Mapping[str, CalledAs], new: NewId) -> None:
+        """`called_as`: how to present calls of custom and namespaced tools, by the name that the model uses; `new`
+        makes the items' ids."""
         self._called_as = called_as
+        self._new = new
         self._open: OpenItem | None = None
         # Whitespace that is not assigned to an item yet; between two items it is dropped.
         self._blank = ""
@@ -177,7 +180,7 @@ class OutputItems:
     def close(self, status: Status) -> Iterator[Json]:
         """Yield the final events; an empty output is sent as an empty message."""
         if self._open is None and not self.items:
-            yield from self._begin(MessageOutput(0))
+            yield from self._begin(MessageOutput(0, self._new))
             if self._blank:
                 yield from self._append(self._blank)
         if isinstance(self._open, MessageOutput):
@@ -196,14 +199,14 @@ class OutputItems:
         for call in delta.begun:
             called_as = self._called_as.get(call.name or "") or CalledAs(call.name or "")
             kind = CustomCall if called_as.takes_text else FunctionCall
-            opened = kind(self._next(), call, called_as)
+            opened = kind(self._next(), self._new, call, called_as)
             yield from self._begin(opened)
             yield from opened.more(call.arguments)
 
     def _append_reasoning(self, text: str) -> Iterator[Json]:
         self._logprobs = []
         if not isinstance(self._open, ReasoningOutput):
-            yield from self._begin(ReasoningOutput(self._next()))
+            yield from self._begin(ReasoningOutput(self._next(), self._new))
         yield from self._append(text)
 
     def _content(self, text: str) -> Iterator[Json]:
@@ -212,7 +215,7 @@ class OutputItems:
             if text.isspace():
                 self._blank = text
                 return
-            yield from self._begin(MessageOutput(self._next()))
+            yield from self._begin(MessageOutput(self._next(), self._new))
         yield from self._append(text)
 
     def _append(self, text: str) -> Iterator[Json]:

@@ -9,8 +9,9 @@ from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.answers.message import read_chunk
 from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.dialects.openai.compaction import CompactRequest
+from fairlane.gateway.dialects.openai.item_ids import ItemIds, new_id
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest
-from fairlane.gateway.dialects.openai.response_items import CompactionItem, MessageItem, new_id
+from fairlane.gateway.dialects.openai.response_items import CompactionItem, MessageItem
 from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason
 
@@ -24,9 +25,10 @@ class ResponseAnswer(AnswerBuilder):
     def _prepare(self) -> None:
         assert isinstance(self._request, ResponseRequest)  # noqa: S101 - its kind parses no other
         self.id = new_id("resp")
+        self.item_ids = ItemIds(self.id)
         self.request = self._request
         self._reader_of_all = self._reader()
-        self._output = OutputItems(self.request.called_as)
+        self._output = OutputItems(self.request.called_as, self.item_ids.new)
         self._stored = self.request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,27 +14,27 @@ from fairlane.gateway.answers.builder import AnswerBuilder
 from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.files import page
 from fairlane.gateway.api.generate import Generate, Parts
+from fairlane.gateway.api.stored_input import StoredInput
 from fairlane.gateway.dialects.openai.compaction import parse_compaction
 from fairlane.gateway.dialects.openai.reading import checked_fields
-from fairlane.gateway.dialects.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
+from fairlane.gateway.dialects.openai.response_body import ResponseRequest, parse_input_tokens, parse_response
+from fairlane.gateway.dialects.openai.response_conversation import KeptResponse, read_kept
 from fairlane.gateway.errors import ApiError, invalid, not_found
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
-from fairlane.quotas.responses import KeptResponses, TenantSeals
+from fairlane.quotas.responses import KeptResponses
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/responses"
 ONE_PATH = PATH + "/{response_id}"
 ITEMS_PATH = ONE_PATH + "/input_items"
 COMPACT_PATH = PATH + "/compact"
-# Contained in every body that has a summary.
-COMPACTION = b"compaction"
-PARAM = "previous_response_id"
-_NAME = PARAM.encode()
+COUNT_PATH = PATH + "/input_tokens"
+COUNTED = {"object": "response.input_tokens"}
 # A conversation with more items is encoded in a thread, so that the event loop can serve streams meanwhile.
 _MANY_ITEMS = 200
 
@@ -59,45 +59,32 @@ RESPONSE = Kind(
 COMPACT = replace(RESPONSE, answer=CompactionAnswer)
 
 
-class Respond(Generate[ResponseRequest]):
-    """The endpoint `POST /v1/responses`."""
+@dataclass(frozen=True, slots=True)
+class ResponseKind:
+    """A kind of call whose bodies may refer to stored data."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        kept: KeptResponses,
-        seals: TenantSeals,
-        *,
-        kind: Kind[ResponseRequest] = RESPONSE,
-        may_store: bool = True,
-    ) -> None:
-        super().__init__(kind, parts)
-        self._parse: Callable[..., ResponseRequest] = partial(parse_response, may_store=may_store)
-        self._kept = kept
-        self._seals = seals
+    kind: Kind[ResponseRequest]
+    stored: StoredInput
+    # Takes the stored data as `stored`.
+    parse: Callable[..., ResponseRequest]
+    # Whether the call itself seals data.
+    seals: bool = False
+
+    async def __call__(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
+        """Return the kind with the stored data of one body. Raises StoreUnavailable."""
+        found, carried_bytes = await self.stored.of(body, caller, seals=self.seals)
+        return replace(self.kind, parse=partial(self.parse, stored=found), carried_bytes=carried_bytes)
+
+
+class Respond(Generate[ResponseRequest]):
+    """The endpoints `POST /v1/responses` and `POST /v1/responses/compact`."""
+
+    def __init__(self, parts: Parts, kind_of: ResponseKind) -> None:
+        super().__init__(kind_of.kind, parts)
+        self._response_kind = kind_of
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
-        """Return the kind with the stored data that the body refers to. Raises StoreUnavailable."""
-        known = await self._known(body, caller)
-        carried_bytes = len(known.get("previous", b""))
-        return replace(self._kind, parse=partial(self._parse, **known), carried_bytes=carried_bytes)
-
-    async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
-        known: dict[str, Any] = {}
-        if _NAME in body:
-            room = self._parts.bounds.room
-            previous_id = await room.run(caller.tenant_id, len(body), partial(_previous_id, body))
-            if previous_id is not None:
-                known["previous"] = await self._previous(caller, previous_id)
-        if COMPACTION in body or COMPACTION in known.get("previous", b""):
-            known["opens"] = (await self._seals.of(caller.root, caller.account)).open
-        return known
-
-    async def _previous(self, caller: Caller, response_id: str) -> bytes:
-        previous = await self._kept.read(caller.root, caller.account, response_id)
-        if previous is None:
-            raise ApiError("There is no stored response with this id.", "not_found", PARAM)
-        return previous
+        return await self._response_kind(body, caller)
 
     async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
@@ -108,32 +95,25 @@ class Respond(Generate[ResponseRequest]):
         try:
             is_large = len(answer.request.items) > _MANY_ITEMS
             content = await asyncio.to_thread(kept_content, answer) if is_large else kept_content(answer)
-            return await self._kept.keep(caller.root, caller.account, answer.id, content)
+            return await self._response_kind.stored.kept.keep(caller.root, caller.account, answer.id, content)
         except STORE_ERRORS:
             return False
 
 
-class Compact(Respond):
-    """The endpoint `POST /v1/responses/compact`."""
-
-    def __init__(self, parts: Parts, kept: KeptResponses, seals: TenantSeals) -> None:
-        super().__init__(parts, kept, seals, kind=COMPACT)
-        self._parse = parse_compaction
-
-    async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
-        seal = await self._seals.of(caller.root, caller.account)
-        return {**await super()._known(body, caller), "close": seal.close, "opens": seal.open}
+def kinds(stored: StoredInput) -> tuple[ResponseKind, ResponseKind, ResponseKind, ResponseKind]:
+    """Return the kinds of a response, one in a batch, a compaction, and a count of tokens."""
+    return (
+        ResponseKind(RESPONSE, stored, parse_response),
+        ResponseKind(RESPONSE, stored, partial(parse_response, may_store=False)),
+        ResponseKind(COMPACT, stored, parse_compaction, seals=True),
+        ResponseKind(RESPONSE, stored, parse_input_tokens),
+    )
 
 
 def kept_content(answer: ResponseAnswer) -> bytes:
     """Encode a finished response with its input, as it is stored."""
-    items = [item.as_json() for item in answer.request.items]
+    items = [item.as_json(answer.item_ids.new) for item in answer.request.items]
     return msgspec.json.encode(KeptResponse(answer.ended(), items))
-
-
-def _previous_id(body: bytes) -> str | None:
-    found = scalars(body, [PARAM]).get(PARAM)
-    return found if isinstance(found, str) and found and found.isprintable() else None
 
 
 class _Query(BaseModel):

@@ -276,6 +276,12 @@ class PromptTokens(TypedDict):
     input_tokens: Annotated[int, about("Prompt tokens")]
 
 
+class InputTokens(PromptTokens):
+    """The number of a response's prompt tokens."""
+
+    object: Annotated[Literal["response.input_tokens"], about("Type of this object")]
+
+
 class ErrorBody(TypedDict):
     """An error: its machine-readable code, its message, and the field or limit that caused it."""
 

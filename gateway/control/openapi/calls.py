@@ -24,7 +24,7 @@ from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION, Comp
 from fairlane.gateway.dialects.openai.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, CompletionBody
-from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
+from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE, InputTokensBody, ResponseBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 
@@ -58,6 +58,7 @@ NEUTRAL: Mapping[type[BaseModel], Neutral] = {
     MessagesBody: NEUTRAL_MESSAGES,
     PromptBody: NEUTRAL_PROMPT,
     ResponseBody: NEUTRAL_RESPONSE,
+    InputTokensBody: NEUTRAL_RESPONSE,
     CompactBody: NEUTRAL_COMPACTION,
     EmbeddingsBody: NEUTRAL_EMBEDDINGS,
 }
@@ -132,6 +133,14 @@ TENANT_API: tuple[Documented, ...] = (
         {JSON: answers.ResponseObject, STREAM: str},
         *(*_GENERATION, "not_found"),
         body=ResponseBody,
+    ),
+    _call(
+        "POST /v1/responses/input_tokens",
+        "count_response_input_tokens",
+        "Count the tokens of a response's prompt; nothing is charged",
+        answers.InputTokens,
+        *(*_PROMPT, "not_found"),
+        body=InputTokensBody,
     ),
     _call(
         "POST /v1/responses/compact",

@@ -5,6 +5,14 @@
 from collections.abc import Mapping
 
 _DRAWN = "absent: the model's `default_sampling`"
+_INPUT = "Text, or a list of items"
+_RESPONSE = {
+    "input": _INPUT,
+    "text": "Options of the answer's text",
+    "reasoning": "Options of the model's reasoning",
+    "max_output_tokens": "Maximum output tokens; absent: as many as context and limits allow",
+    "top_logprobs": "Number of most likely tokens to return at each position",
+}
 
 PROPERTIES: Mapping[str, str] = {
     **dict.fromkeys(
@@ -15,7 +23,8 @@ PROPERTIES: Mapping[str, str] = {
     ),
     **dict.fromkeys(("NamedTool.type", "ToolBody.type"), "Always `function`"),
     "CallBody.type": "`function` or `custom`",
-    **dict.fromkeys(("CompactBody.input", "ResponseBody.input"), "Text, or a list of items"),
+    "CompactBody.input": _INPUT,
+    **{f"{body}.{field}": text for body in ("InputTokensBody", "ResponseBody") for field, text in _RESPONSE.items()},
     **dict.fromkeys(
         ("annotations", "citations", "data", "detail", "filename", "Part.logprobs", "signature"), "Accepted and ignored"
     ),
@@ -137,10 +146,6 @@ PROPERTIES: Mapping[str, str] = {
     "summary": "Always empty, or the requested kind of summary",
     "syntax": "The grammar's language",
     "system": "The system prompt",
-    "ResponseBody.text": "Options of the answer's text",
-    "ResponseBody.reasoning": "Options of the model's reasoning",
-    "ResponseBody.max_output_tokens": "Maximum output tokens; absent: as many as context and limits allow",
-    "ResponseBody.top_logprobs": "Number of most likely tokens to return at each position",
     "KeptTurns.value": "Number of turns",
     "CallBody.index": "Index of the call in the message; it has no effect",
 }

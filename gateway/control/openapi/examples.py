@@ -22,6 +22,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "create_message": {"model": _MODEL, "max_tokens": 32, "messages": _CONVERSATION},
     "count_message_tokens": {"model": _MODEL, "messages": _CONVERSATION},
     "create_response": {"model": _MODEL, "input": "What is the capital of France?", "max_output_tokens": 32},
+    "count_response_input_tokens": {"model": _MODEL, "input": "What is the capital of France?"},
     "compact_response": {
         "model": _MODEL,
         "input": [*_CONVERSATION, {"role": "assistant", "content": "The capital of France is Paris."}],

@@ -11,8 +11,9 @@ from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.request_bodies import RequestBody
 from fairlane.gateway.dialects.openai.requests import Turn, stated_fields
-from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
-from fairlane.gateway.dialects.openai.response_items import Close, Items, Open, turns_of
+from fairlane.gateway.dialects.openai.response_body import ResponseRequest
+from fairlane.gateway.dialects.openai.response_conversation import Stored, conversation
+from fairlane.gateway.dialects.openai.response_items import Close, Items, turns_of
 from fairlane.gateway.dialects.openai.tools import ToolChoice
 from fairlane.gateway.errors import invalid
 
@@ -40,15 +41,13 @@ class CompactRequest(ResponseRequest, frozen=True, kw_only=True):
     close: Close
 
 
-def parse_compaction(
-    body: bytes, reading: Reading | None = None, *, close: Close, opens: Open, previous: bytes | None = None
-) -> CompactRequest:
-    """Parse a body. `close`, `opens`: the tenant's seal; `previous`: the
-    stored response that it names. Raises ApiError naming the field."""
+def parse_compaction(body: bytes, reading: Reading | None = None, *, stored: Stored) -> CompactRequest:
+    """Parse a body. `stored`: what it refers to, with the tenant's seal. Raises ApiError naming the field."""
     asked = checked(CompactBody, NEUTRAL_COMPACTION, body, reading)
     if asked.input is None and asked.previous_response_id is None:
         raise invalid("input", "`input` or `previous_response_id` is required.")
-    items = conversation(asked.input or [], asked.previous_response_id, previous, opens)
+    items = conversation(asked.input or [], asked.previous_response_id, stored)
+    assert stored.closes is not None  # noqa: S101 - the endpoint always brings the seal
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` contains nothing to summarize.")
@@ -60,5 +59,5 @@ def parse_compaction(
         longest_summary=MOST_SUMMARY_TOKENS,
         store=False,
         echo={},
-        close=close,
+        close=stored.closes,
     )

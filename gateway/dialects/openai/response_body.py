@@ -4,10 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import msgspec
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
@@ -15,18 +13,11 @@ from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import EffortWord, Rendering, TemplateVariables, with_effort
 from fairlane.gateway.dialects.openai.request_bodies import Count, SampledBody
 from fairlane.gateway.dialects.openai.requests import ChatRequest, stated_fields
+from fairlane.gateway.dialects.openai.response_conversation import NOTHING_STORED, Stored, conversation
 from fairlane.gateway.dialects.openai.response_items import (
-    CallItem,
-    CompactionItem,
-    CustomCallItem,
-    GivenItem,
     Item,
     Items,
     Json,
-    Open,
-    OutputItem,
-    Summary,
-    read_items,
     turns_of,
 )
 from fairlane.gateway.dialects.openai.response_tools import (
@@ -88,10 +79,10 @@ class ResponseStreamOptions(Fields):
     include_obfuscation: Off | None = None
 
 
-class ResponseBody(SampledBody):
-    """The body of `POST /v1/responses`."""
+class InputTokensBody(SampledBody):
+    """The body of `POST /v1/responses/input_tokens`: a response's, of which only the prompt counts."""
 
-    input: Items
+    input: Items | None = None
     instructions: Text | None = None
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
     store: bool | None = None
@@ -114,6 +105,12 @@ class ResponseBody(SampledBody):
     client_metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Text], Field(max_length=64)] | None = None
 
 
+class ResponseBody(InputTokensBody):
+    """The body of `POST /v1/responses`."""
+
+    input: Items
+
+
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/responses`."""
 
@@ -125,34 +122,32 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     store: bool = True
 
 
-class KeptResponse(Redacted, frozen=True):
-    """A stored response with its input: enough to show it and to continue from it."""
-
-    response: Json
-    items: list[Json]
-
-
-read_kept = msgspec.json.Decoder(KeptResponse).decode
-
-
 def parse_response(
     body: bytes,
     reading: Reading | None = None,
     *,
-    previous: bytes | None = None,
+    stored: Stored = NOTHING_STORED,
     may_store: bool = True,
-    opens: Open | None = None,
 ) -> ResponseRequest:
-    """Parse a body. `previous`: the stored response that it names;
-    `may_store`: false in batches; `opens`: the tenant's seal, if there is something to open. Raises ApiError naming the
-    field."""
+    """Parse a body. `stored`: what it refers to; `may_store`: false in batches. Raises ApiError naming the field."""
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, reading)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
-    store = may_store and asked.store is not False
     if asked.stream_options is not None and not asked.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
-    items = conversation(asked.input, asked.previous_response_id, previous, opens)
+    return _request(asked, stored, store=may_store and asked.store is not False)
+
+
+def parse_input_tokens(
+    body: bytes, reading: Reading | None = None, *, stored: Stored = NOTHING_STORED
+) -> ResponseRequest:
+    """Parse a body whose prompt is only counted."""
+    asked = checked(InputTokensBody, NEUTRAL_RESPONSE, body, reading)
+    return _request(asked, stored, store=False)
+
+
+def _request(asked: InputTokensBody, stored: Stored, *, store: bool) -> ResponseRequest:
+    items = conversation(asked.input or [], asked.previous_response_id, stored)
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` contains nothing to respond to.")
@@ -179,53 +174,7 @@ def parse_response(
     )
 
 
-def conversation(
-    given: Sequence[GivenItem], previous_id: str | None, previous: bytes | None, opens: Open | None
-) -> list[Item]:
-    """Return all items of a conversation. `previous_id`, `previous`: the response that it continues, as stored;
-    `opens`: the tenant's seal. Raises ApiError."""
-    if (previous_id is None) != (previous is None):
-        raise invalid("previous_response_id", "`previous_response_id` must be written without escapes.")
-    items = [_opened(item, opens) for item in (*_earlier(previous), *given)]
-    _check_outputs(items)
-    return items
-
-
-def _opened(item: GivenItem, opens: Open | None) -> Item:
-    if not isinstance(item, CompactionItem):
-        return item
-    text = None if opens is None else item.summary(opens)
-    if text is None:
-        raise invalid("input", "`input` contains a compaction of another tenant, or one that was changed.")
-    return Summary(item, text)
-
-
-def _earlier(previous: bytes | None) -> list[GivenItem]:
-    if previous is None:
-        return []
-    kept = read_kept(previous)
-    try:
-        return read_items([*kept.items, *kept.response["output"]])
-    except ValidationError:  # such as a call without a name by the model
-        refused = invalid(
-            "previous_response_id", "The stored response contains items that cannot be sent to a model again."
-        )
-    raise refused
-
-
-def _check_outputs(items: Sequence[Item]) -> None:
-    """Raise ApiError for the output of a call that is not in the conversation before it."""
-    called: set[str] = set()
-    for item in items:
-        if isinstance(item, Summary):
-            return  # the call may be in it
-        if isinstance(item, CallItem | CustomCallItem):
-            called.add(item.call_id)
-        elif isinstance(item, OutputItem) and item.call_id not in called:
-            raise invalid("input", "`input` contains the output of a call that is not in the conversation before it.")
-
-
-def _choice(asked: ResponseBody, tools: Sequence[Tool]) -> ToolChoice:
+def _choice(asked: InputTokensBody, tools: Sequence[Tool]) -> ToolChoice:
     match asked.tool_choice:
         case ChosenTool(name=name):
             choice = ToolChoice("required", (name,))
@@ -250,7 +199,7 @@ def _structure(text: TextBody | None) -> Structure | None:
     return Structure("json_schema", ANY_OBJECT, "text.format") if asked.type == "json_object" else None
 
 
-def _echo(asked: ResponseBody, *, store: bool) -> Json:
+def _echo(asked: InputTokensBody, *, store: bool) -> Json:
     choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
     return {
         "background": False,

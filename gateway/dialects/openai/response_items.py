@@ -2,8 +2,7 @@
 reasoning, text and calls that the model produced together are one, in this order."""
 
 import base64
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from fairlane.common.redacted import Redacted
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, joined_parts
+from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
 from fairlane.gateway.dialects.openai.tools import ToolCall, text_input
 
@@ -31,13 +31,7 @@ _TEXTS = {
 }
 # Fields of output text that the model does not need.
 _BESIDE = frozenset({"annotations", "logprobs"})
-_ID_BYTES = 24
 _INSTRUCTING = frozenset({"system", "developer"})
-
-
-def new_id(prefix: str) -> str:
-    """Return an unguessable id in OpenAI's form."""
-    return f"{prefix}_{secrets.token_hex(_ID_BYTES)}"
 
 
 def full_name(namespace: str | None, name: str) -> str:
@@ -73,11 +67,11 @@ class MessageItem(Fields):
     def turn(self) -> Turn:
         return Turn(role=self.role, content=self.content)
 
-    def as_json(self) -> Json:
+    def as_json(self, new: NewId = new_id) -> Json:
         part: Json = {"type": "input_text", "text": self.content}
         if self.role == "assistant":
             part = {"type": "output_text", "text": self.content, "annotations": []}
-        item = {"type": "message", "id": self.id or new_id("msg"), "status": self.status or "completed"}
+        item = {"type": "message", "id": self.id or new("msg"), "status": self.status or "completed"}
         return {**item, "role": self.role, "content": [part]}
 
 
@@ -94,8 +88,8 @@ class ReasoningItem(Fields):
     def turn(self) -> Turn:
         return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
 
-    def as_json(self) -> Json:
-        item: Json = {"type": "reasoning", "id": self.id or new_id("rs")}
+    def as_json(self, new: NewId = new_id) -> Json:
+        item: Json = {"type": "reasoning", "id": self.id or new("rs")}
         item["summary"] = [{"type": "summary_text", "text": self.summary}] if self.summary else []
         item["content"] = [{"type": "reasoning_text", "text": self.content}] if self.content else []
         return item
@@ -114,8 +108,8 @@ class _AnyCall(Fields):
         call = ToolCall(name=full_name(self.namespace, self.name), arguments=arguments, id=self.call_id)
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
-    def _named(self, prefix: str) -> Json:
-        item = {"id": self.id or new_id(prefix), "call_id": self.call_id, "name": self.name}
+    def _named(self, new: NewId, prefix: str) -> Json:
+        item = {"id": self.id or new(prefix), "call_id": self.call_id, "name": self.name}
         return item if self.namespace is None else {**item, "namespace": self.namespace}
 
 
@@ -128,9 +122,9 @@ class CallItem(_AnyCall):
     def turn(self) -> Turn:
         return self._turn(self.arguments)
 
-    def as_json(self) -> Json:
+    def as_json(self, new: NewId = new_id) -> Json:
         item = {"type": self.type, "status": self.status or "completed"}
-        return {**item, **self._named("fc"), "arguments": self.arguments}
+        return {**item, **self._named(new, "fc"), "arguments": self.arguments}
 
 
 class CustomCallItem(_AnyCall):
@@ -142,8 +136,8 @@ class CustomCallItem(_AnyCall):
     def turn(self) -> Turn:
         return self._turn(text_input(self.input))
 
-    def as_json(self) -> Json:
-        return {"type": self.type, **self._named("ctc"), "input": self.input}
+    def as_json(self, new: NewId = new_id) -> Json:
+        return {"type": self.type, **self._named(new, "ctc"), "input": self.input}
 
 
 class OutputItem(Fields):
@@ -162,9 +156,9 @@ class OutputItem(Fields):
         name = None if self.name is None else full_name(self.namespace, self.name)
         return Turn(role="tool", content=self.output, tool_call_id=self.call_id, name=name)
 
-    def as_json(self) -> Json:
+    def as_json(self, new: NewId = new_id) -> Json:
         prefix = "fco" if self.type == "function_call_output" else "ctco"
-        item = {"type": self.type, "id": self.id or new_id(prefix), "status": self.status or "completed"}
+        item = {"type": self.type, "id": self.id or new(prefix), "status": self.status or "completed"}
         named = {field: value for field in ("name", "namespace") if (value := getattr(self, field)) is not None}
         return {**item, "call_id": self.call_id, **named, "output": self.output}
 
@@ -191,8 +185,8 @@ class CompactionItem(Fields):
             return None
         return None if content is None else content.decode()
 
-    def as_json(self) -> Json:
-        return {"type": "compaction", "id": self.id or new_id("cmp"), "encrypted_content": self.encrypted_content}
+    def as_json(self, new: NewId = new_id) -> Json:
+        return {"type": "compaction", "id": self.id or new("cmp"), "encrypted_content": self.encrypted_content}
 
 
 class Summary(Redacted, frozen=True):
@@ -204,14 +198,22 @@ class Summary(Redacted, frozen=True):
     def turn(self) -> Turn:
         return Turn(role="user", content=f"This is a summary of our conversation so far:\n\n{self.text}")
 
-    def as_json(self) -> Json:
-        return self.item.as_json()
+    def as_json(self, new: NewId = new_id) -> Json:
+        return self.item.as_json(new)
+
+
+class ReferenceItem(Fields):
+    """A reference to an item of a stored response, which takes its place."""
+
+    type: Literal["item_reference"] = "item_reference"
+    id: CallId
 
 
 PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem
 GivenItem = PlainItem | CompactionItem
 Item = PlainItem | Summary
-_KINDS: dict[str, type[GivenItem]] = {
+ListedItem = GivenItem | ReferenceItem
+_KINDS: dict[str, type[ListedItem]] = {
     "message": MessageItem,
     "reasoning": ReasoningItem,
     "function_call": CallItem,
@@ -220,32 +222,46 @@ _KINDS: dict[str, type[GivenItem]] = {
     "custom_tool_call_output": OutputItem,
     "compaction": CompactionItem,
     "compaction_summary": CompactionItem,
+    "item_reference": ReferenceItem,
 }
 
 
-def _item(item: object) -> GivenItem:
+def is_reference(item: Mapping[str, object]) -> bool:
+    """Return whether an item of a body refers to a stored one."""
+    return _kind(item) == "item_reference"
+
+
+def _kind(item: Mapping[str, object]) -> object:
+    kind = item.get("type")
+    return ("message" if "role" in item else "item_reference") if kind is None else kind
+
+
+def _item(item: object) -> ListedItem:
     if not isinstance(item, dict):
         raise PydanticCustomError("item", "must be an object")
-    kind = item.get("type", "message" if "role" in item else "item_reference")
+    kind = _kind(item)
     known = _KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
-        hint = ": send the item itself, or `previous_response_id`" if kind == "item_reference" else ""
-        raise PydanticCustomError("item", f"has an unsupported type{hint}")
-    return known.model_validate(item)
+        raise PydanticCustomError("item", "has an unsupported type")
+    return known.model_validate(item if item.get("type") == kind else {**item, "type": kind})
 
 
 def _listed(given: object) -> object:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-ListedItem = Annotated[GivenItem, PlainValidator(_item, json_schema_input_type=GivenItem)]
+_Listed = Annotated[ListedItem, PlainValidator(_item, json_schema_input_type=ListedItem)]
 Items = Annotated[
-    list[ListedItem],
+    list[_Listed],
     Field(min_length=1, fail_fast=True),
-    BeforeValidator(_listed, json_schema_input_type=str | list[ListedItem]),
+    BeforeValidator(_listed, json_schema_input_type=str | list[_Listed]),
 ]
-# Validates stored items.
-read_items = TypeAdapter(list[ListedItem]).validate_python
+_read_items = TypeAdapter(list[_Listed]).validate_python
+
+
+def read_items(kept: list[Json]) -> list[GivenItem]:
+    """Validate stored items. Raises ValidationError for one that cannot be sent to a model again."""
+    return [item for item in _read_items(kept) if not isinstance(item, ReferenceItem)]
 
 
 def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...]:

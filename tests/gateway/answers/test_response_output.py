@@ -10,6 +10,7 @@ from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from fairlane.gateway.answers.response_output import OutputItems
+from fairlane.gateway.dialects.openai.item_ids import new_id
 from fairlane.gateway.dialects.openai.response_items import Status
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
@@ -31,7 +32,7 @@ def made(
     deltas: Iterable[OutputDelta], status: Status = "completed"
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Items and events."""
-    output = OutputItems({"patch": CalledAs("patch", takes_text=True), "git__log": CalledAs("log", "git")})
+    output = OutputItems({"patch": CalledAs("patch", takes_text=True), "git__log": CalledAs("log", "git")}, new_id)
     events = [event for delta in deltas for event in output.feed([delta], [], 1)]
     return output.items, [*events, *output.close(status)]
 
@@ -155,7 +156,7 @@ def test_events_come_to_the_items(steps: list[Any], status: Status) -> None:
 
 
 def test_log_probabilities_stay_with_the_message_that_they_are_of() -> None:
-    output = OutputItems({})
+    output = OutputItems({}, new_id)
     names = iter("abcdefgh")
     steps = [[THOUGHT], [], [SAID], [OutputDelta("!")], [], [called(begun(0))]]
     for deltas in steps:

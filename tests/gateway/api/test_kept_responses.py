@@ -7,8 +7,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from fairlane.gateway.dialects.openai import response_items
-from fairlane.gateway.dialects.openai.response_items import new_id
+from fairlane.gateway.dialects.openai.item_ids import ItemIds
 from tests.support.gateway.response_events import RESPONSES, events, prompt
 from tests.support.gateway.served import SAID, Served, error_of, serving, settings
 
@@ -151,18 +150,19 @@ async def test_a_long_conversation_is_made_ready_to_be_kept_outside_the_event_lo
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
+    new = ItemIds.new
 
-    def recorded_id(prefix: str) -> str:
+    def recorded_id(self: ItemIds, prefix: str) -> str:
         threads.append(threading.get_ident())
-        return new_id(prefix)
+        return new(self, prefix)
 
-    monkeypatch.setattr(response_items, "new_id", recorded_id)
+    monkeypatch.setattr(ItemIds, "new", recorded_id)
     thoughts = [{"type": "reasoning"}] * 1_000
     answer = await served.post(RESPONSES, {"model": "tiny", "input": [{"role": "user", "content": "Why?"}, *thoughts]})
 
     assert answer.status_code == 200
-    assert len(threads) == 1_001
-    assert threading.get_ident() not in threads
+    assert len(threads) == 1_002
+    assert threads.count(threading.get_ident()) == 1, "the message of the answer"
     listed = (await served.get(f"{RESPONSES}/{answer.json()['id']}/input_items?order=asc&limit=2")).json()["data"]
     assert [item["type"] for item in listed] == ["message", "reasoning"]
 

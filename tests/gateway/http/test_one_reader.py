@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import fairlane.gateway
-from fairlane.gateway.api.responses import _previous_id
+from fairlane.gateway.api.stored_input import _previous_id
 from fairlane.gateway.batches.lines import LineEntry, LineScanner, read_line
 from fairlane.gateway.dialects.openai.requests import parse_completion
 from fairlane.gateway.dialects.openai.tools import ToolCall
@@ -34,7 +34,8 @@ ELSEWHERE = {
     "dialects/grammar/one_of.py": "in the same process",
     "identity/signing_keys.py": "the identity provider's, which the settings name",
     "control/ledger/exporter.py": "the gateway's own records in the ledger's storage",
-    "dialects/openai/response_body.py": "a schema that was read, and a response that this gateway kept",
+    "dialects/openai/response_body.py": "a schema that was read",
+    "dialects/openai/response_conversation.py": "a response that this gateway kept",
     "control/operators/single_sign_on.py": "the identity provider's, which the settings name",
     "pipeline/constraints.py": "a grammar that was compiled",
     "model_text/vocabulary.py": "the model's own card",

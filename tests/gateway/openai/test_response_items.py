@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from fairlane.gateway.api.responses import RESPONSE
 from fairlane.gateway.dialects.openai.requests import Turn
-from fairlane.gateway.dialects.openai.response_body import KeptResponse, ResponseRequest, parse_response
+from fairlane.gateway.dialects.openai.response_body import ResponseRequest, parse_response
+from fairlane.gateway.dialects.openai.response_conversation import KeptResponse, Stored
 from fairlane.gateway.dialects.openai.response_items import CompactionItem, read_items, turns_of
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
 from fairlane.gateway.dialects.openai.tools import MAX_TOOLS, ToolCall, ToolChoice
@@ -207,8 +208,6 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"input": []}, "input"),
         ({"input": [THOUGHT]}, "input"),
         ({"input": ["Hello"]}, "input.[0]"),
-        ({"input": [USER, {"type": "item_reference", "id": "msg_1"}]}, "input.[1]"),
-        ({"input": [{"id": "msg_1"}]}, "input.[0]"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.[0]"),
         ({"input": [{"type": ["message"]}]}, "input.[0]"),
         ({"input": [{**USER, "role": "tool"}]}, "input.[0].role"),
@@ -310,7 +309,7 @@ def test_a_call_that_only_the_model_decided_on_is_no_fault_of_ours() -> None:
     body = json.dumps({"model": "tiny", "input": "Go on.", "previous_response_id": "resp_1"}).encode()
 
     with pytest.raises(ApiError) as error:
-        parse_response(body, previous=msgspec.json.encode(kept))
+        parse_response(body, stored=Stored(msgspec.json.encode(kept)))
 
     assert (error.value.status, error.value.param) == (400, "previous_response_id")
 

@@ -1,0 +1,97 @@
+"""The stored data that the body of a Responses call needs: an earlier response, items that it refers to, the seal."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fairlane.gateway.dialects.openai.item_ids import response_of
+from fairlane.gateway.dialects.openai.response_conversation import Stored, read_kept
+from fairlane.gateway.dialects.openai.response_items import Json, is_reference
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object, scalars
+from fairlane.gateway.identity.auth import Caller
+from fairlane.quotas.responses import KeptResponses, TenantSeals
+
+# Contained in every body that has sealed content: a summary, or reasoning.
+_SEALED = (b"compaction", b"encrypted_content")
+_PREVIOUS = "previous_response_id"
+# A reference by its type, or an object with nothing but an id.
+_NULL_TYPE = rb'"type"\s*:\s*null'
+_REFERENCE = re.compile(
+    rb'"item_reference"|\{\s*(?:%b\s*,\s*)?"id"\s*:\s*"[^"\\]*"\s*(?:,\s*%b\s*)?\}' % (_NULL_TYPE, _NULL_TYPE)
+)
+# Stored responses that the references of one body may be read from.
+MOST_READ = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInput:
+    """Finds what bodies refer to. Its calls may raise StoreUnavailable."""
+
+    kept: KeptResponses
+    seals: TenantSeals
+    room: BodyRoom
+
+    async def of(self, body: bytes, caller: Caller, *, seals: bool = False) -> tuple[Stored, int]:
+        """Return the stored data of a body, and its size. `seals`: the seal is needed in any case."""
+        previous, items, size = None, dict[str, Json](), 0
+        if _PREVIOUS.encode() in body:
+            previous_id = await self.room.run(caller.tenant_id, len(body), partial(_previous_id, body))
+            if previous_id is not None:
+                previous = await self._previous(caller, previous_id)
+                size += len(previous)
+        if _REFERENCE.search(body):
+            ids = partial(_referenced, body, self.room.most_token_ids(1))
+            items, read_bytes = await self._items(caller, await self.room.run(caller.tenant_id, len(body), ids))
+            size += read_bytes
+        if not (seals or items or any(mark in text for mark in _SEALED for text in (body, previous or b""))):
+            return Stored(previous, items), size
+        seal = await self.seals.of(caller.root, caller.account)
+        return Stored(previous, items, seal.open, seal.close), size
+
+    async def _previous(self, caller: Caller, response_id: str) -> bytes:
+        previous = await self.kept.read(caller.root, caller.account, response_id)
+        if previous is None:
+            raise ApiError("There is no stored response with this id.", "not_found", _PREVIOUS)
+        return previous
+
+    async def _items(self, caller: Caller, ids: Sequence[str]) -> tuple[dict[str, Json], int]:
+        """Return those items of stored responses that have one of the ids, and the bytes read.
+
+        A conversation's last response contains the earlier items too, so most bodies need one read."""
+        wanted, found, read, size = set(ids), dict[str, Json](), set[str](), 0
+        for item_id in reversed(ids):
+            response_id = None if item_id in found else response_of(item_id)
+            if response_id is None or response_id in read:
+                continue
+            if len(read) >= MOST_READ:
+                raise invalid(
+                    "input",
+                    f"`input` refers to items of more than {MOST_READ} stored responses: send the items themselves.",
+                )
+            read.add(response_id)
+            content = await self.kept.read(caller.root, caller.account, response_id)
+            if content is None:
+                continue
+            size += len(content)
+            large = len(content) > LARGE_BODY_BYTES
+            kept = await asyncio.to_thread(read_kept, content) if large else read_kept(content)
+            found |= {item["id"]: item for item in kept.whole() if item["id"] in wanted}
+        return found, size
+
+
+def _previous_id(body: bytes) -> str | None:
+    found = scalars(body, [_PREVIOUS]).get(_PREVIOUS)
+    return found if isinstance(found, str) and found and found.isprintable() else None
+
+
+def _referenced(body: bytes, token_ids: int) -> list[str]:
+    """Return the ids of all references in a body's `input`. Raises ApiError for an invalid body."""
+    given = read_object(body, token_ids=token_ids).get("input")
+    references = (
+        [item for item in given if isinstance(item, dict) and is_reference(item)] if isinstance(given, list) else []
+    )
+    return [item["id"] for item in references if isinstance(item.get("id"), str)]

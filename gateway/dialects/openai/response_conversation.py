@@ -1,0 +1,105 @@
+"""The conversation of a response: its input, with the stored items that it continues or refers to."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from pydantic import ValidationError
+
+from fairlane.common.redacted import Redacted
+from fairlane.gateway.dialects.openai.response_items import (
+    CallItem,
+    Close,
+    CompactionItem,
+    CustomCallItem,
+    GivenItem,
+    Item,
+    Json,
+    ListedItem,
+    Open,
+    OutputItem,
+    ReferenceItem,
+    Summary,
+    read_items,
+)
+from fairlane.gateway.errors import ApiError, invalid
+
+
+class KeptResponse(Redacted, frozen=True):
+    """A stored response with its input: enough to show it and to continue from it."""
+
+    response: Json
+    items: list[Json]
+
+    def whole(self) -> list[Json]:
+        return [*self.items, *self.response["output"]]
+
+
+read_kept = msgspec.json.Decoder(KeptResponse).decode
+
+
+class Stored(Redacted, frozen=True):
+    """The stored data that a body refers to."""
+
+    # The response of `previous_response_id`.
+    previous: bytes | None = None
+    # Items by id, for references to them.
+    items: Mapping[str, Json] = {}
+    # The tenant's seal, if there is something to open.
+    opens: Open | None = None
+    closes: Close | None = None
+
+
+NOTHING_STORED = Stored()
+
+
+def conversation(given: Sequence[ListedItem], previous_id: str | None, stored: Stored) -> list[Item]:
+    """Return all items of a conversation. `previous_id`: the response that it continues. Raises ApiError."""
+    if (previous_id is None) != (stored.previous is None):
+        raise invalid("previous_response_id", "`previous_response_id` must be written without escapes.")
+    items = [_opened(item, stored.opens) for item in (*_earlier(stored.previous), *_resolved(given, stored.items))]
+    _check_outputs(items)
+    return items
+
+
+def _resolved(given: Sequence[ListedItem], known: Mapping[str, Json]) -> Iterator[GivenItem]:
+    """Yield the items, and for a reference the stored item."""
+    for index, item in enumerate(given):
+        if not isinstance(item, ReferenceItem):
+            yield item
+        elif item.id in known:
+            yield from _readable([known[item.id]], "input")
+        else:
+            raise ApiError(f"`input.[{index}]` refers to an item that is not stored.", "not_found", "input")
+
+
+def _opened(item: GivenItem, opens: Open | None) -> Item:
+    if not isinstance(item, CompactionItem):
+        return item
+    text = None if opens is None else item.summary(opens)
+    if text is None:
+        raise invalid("input", "`input` contains a compaction of another tenant, or one that was changed.")
+    return Summary(item, text)
+
+
+def _earlier(previous: bytes | None) -> list[GivenItem]:
+    return [] if previous is None else _readable(read_kept(previous).whole(), "previous_response_id")
+
+
+def _readable(kept: list[Json], param: str) -> list[GivenItem]:
+    try:
+        return read_items(kept)
+    except ValidationError:  # such as a call without a name by the model
+        refused = invalid(param, "The stored response contains items that cannot be sent to a model again.")
+    raise refused
+
+
+def _check_outputs(items: Sequence[Item]) -> None:
+    """Raise ApiError for the output of a call that is not in the conversation before it."""
+    called: set[str] = set()
+    for item in items:
+        if isinstance(item, Summary):
+            return  # the call may be in it
+        if isinstance(item, CallItem | CustomCallItem):
+            called.add(item.call_id)
+        elif isinstance(item, OutputItem) and item.call_id not in called:
+            raise invalid("input", "`input` contains the output of a call that is not in the conversation before it.")
