@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
 from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
@@ -55,15 +56,14 @@ async def _with_tools(
     if tools and request.tool_choice.mode == "required":
         if not model.can_force:
             raise invalid("tool_choice", "This model cannot be made to call a tool: its call format is unknown.")
-        held = await _check(request, tools, 0, checker, tenant_id)
+        served, held = await _check(request, tools, 0, checker, tenant_id)
         parallel = request.parallel_tool_calls and len(tools) > 1
-        return _framed(model.forced(tools, parallel=parallel, prompt_tail=tail), held)
-    checked = tools if answer.text else [tool for tool in tools if tool.strict]
-    held = await _check(request, checked, answer.compiled_bytes, checker, tenant_id)
+        return _framed(model.forced(served, parallel=parallel, prompt_tail=tail), held)
+    served, held = await _check(request, tools, answer.compiled_bytes, checker, tenant_id, only_strict=not answer.text)
     if answer.text:
-        frame = model.answering(tools, parallel=request.parallel_tool_calls, prompt_tail=tail)
+        frame = model.answering(served, parallel=request.parallel_tool_calls, prompt_tail=tail)
         return answer if frame is None else _framed(_joined(frame, answer.text), held)
-    return _framed(model.lenient(tools, parallel=request.parallel_tool_calls, prompt_tail=tail) or "", held)
+    return _framed(model.lenient(served, parallel=request.parallel_tool_calls, prompt_tail=tail) or "", held)
 
 
 def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:
@@ -71,21 +71,33 @@ def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:
 
 
 async def _check(
-    request: ChatRequest, tools: Sequence[Tool], held_bytes: int, checker: GrammarChecker, tenant_id: str
-) -> int:
+    request: ChatRequest,
+    tools: Sequence[Tool],
+    held_bytes: int,
+    checker: GrammarChecker,
+    tenant_id: str,
+    *,
+    only_strict: bool = False,
+) -> tuple[list[Tool], int]:
+    """Return the tools with their schemas as they are enforced, and the memory of all grammars."""
     clock = asyncio.get_running_loop().time
-    end_s = clock() + MOST_CHECKING_S
+    end_s, served = clock() + MOST_CHECKING_S, []
     for tool in tools:
+        if only_strict and not tool.strict:
+            served.append(tool)
+            continue
         param = request.parameters_param.format(index=request.tools.index(tool))
         if clock() > end_s:  # others wait for the same few processes; results are cached for a retry
             message = f"Checking the tools up to `{param}` takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
         schema = Structure("json_schema", json.dumps(tool.parameters, ensure_ascii=False), param)
-        held_bytes += (await checker.check(schema, tenant_id)).compiled_bytes
+        checked = await checker.check(schema, tenant_id)
+        served.append(replace(tool, parameters=checked.schema))
+        held_bytes += checked.compiled_bytes
         if held_bytes > MAX_COMPILED_BYTES:
             most = f"{MAX_COMPILED_BYTES >> 20} MiB of memory"
             raise invalid(param, f"`{param}` cannot be served: compiled with all before it, it takes over {most}.")
-    return held_bytes
+    return served, held_bytes
 
 
 def _joined(frame: str, answer: str) -> str:

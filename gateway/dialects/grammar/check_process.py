@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
+from fairlane.gateway.dialects.grammar.enforce import Fault, enforceable
 from fairlane.gateway.dialects.grammar.one_of import with_any_of
+from fairlane.gateway.dialects.grammar.schema_tree import Schema, Steps, spelled
+from fairlane.gateway.dialects.grammar.simplify import simplified
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.scheduler.protocol.grammar_limits import (
     BUDGET_PER_TOKEN_S,
@@ -53,6 +56,8 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     grammar: str = ""
     fault: str = ""
+    # Of the keyword of a schema that causes the fault, if it is known.
+    path: Steps = ()
     compiled_bytes: int = 0
     spent_s: float = 0.0
 
@@ -106,22 +111,39 @@ class Check:
         self._allocated = _heap_reader()
 
     def run(self, structure: Structure) -> CheckResult:
-        try:
-            grammar = _grammar(structure)
-        except ValueError as error:
-            return CheckResult(fault=str(error))
-        if len(grammar) > MAX_GRAMMAR_CHARS:
-            return CheckResult(fault=f"it is longer than {MAX_GRAMMAR_CHARS} characters")
-        is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=self._limits)
-        if is_wrong:
-            return CheckResult(fault=words[0] if words else "it cannot be compiled")
+        if structure.kind == "json_schema":
+            schema, fault = self._served(json.loads(structure.text))
+            if fault is not None:
+                return CheckResult(fault=fault.reason, path=fault.path)
+            grammar = _of_schema(schema)
+        else:
+            try:
+                grammar = grammar_from(structure.kind, structure.text)
+            except ValueError as error:
+                return CheckResult(fault=str(error))
+            reason = self._fault_of(grammar)
+            if reason:
+                return CheckResult(fault=reason)
         before = self._allocated()
         start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
-        fault = self._walk(start)
+        reason = self._walk(start)
         compiled_bytes = max(0, self._allocated() - before)
-        if not fault and compiled_bytes > MAX_COMPILED_BYTES:
-            fault = f"compiled it takes {compiled_bytes >> 20} MiB of memory, more than {MAX_COMPILED_BYTES >> 20} MiB"
-        return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
+        if not reason and compiled_bytes > MAX_COMPILED_BYTES:
+            reason = f"compiled it takes {compiled_bytes >> 20} MiB of memory, more than {MAX_COMPILED_BYTES >> 20} MiB"
+        return CheckResult(fault=reason) if reason else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
+
+    def _served(self, schema: Schema | bool) -> tuple[Schema, Fault | None]:
+        if schema is False:
+            return {}, Fault("no value matches the schema `false`")
+        stated = {} if schema is True else schema
+        served, fault = enforceable(with_any_of(simplified(stated)), lambda each: self._fault_of(_of_schema(each)))
+        return served, fault and Fault(fault.reason, spelled(stated, fault.path))
+
+    def _fault_of(self, grammar: str) -> str:
+        if len(grammar) > MAX_GRAMMAR_CHARS:
+            return f"it is longer than {MAX_GRAMMAR_CHARS} characters"
+        is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=self._limits)
+        return (words[0] if words else "it cannot be compiled") if is_wrong else ""
 
     def _walk(self, start: LLMatcher) -> str:
         for way in range(WALKS):
@@ -153,17 +175,10 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _grammar(structure: Structure) -> str:
-    if structure.kind != "json_schema":
-        return grammar_from(structure.kind, structure.text)
-    schema = json.loads(structure.text)
-    if schema is True:
-        schema = {}
-    if schema is False:
-        raise ValueError("no value matches the schema `false`")
-    schema.pop("x-guidance", None)  # llguidance's options must not come from a schema
+def _of_schema(schema: Schema) -> str:
+    schema = {name: value for name, value in schema.items() if name != "x-guidance"}  # llguidance's own options
     return LLMatcher.grammar_from_json_schema(
-        with_any_of(schema), overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
+        schema, overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
     )
 
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlane.gateway.dialects.grammar.check_process import CheckResult
+from fairlane.gateway.dialects.grammar.schema_tree import Step
 from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
 from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.json_reader import shown_name
 
 CHILDREN = 2
 # Threshold of slow checks: elapsed time while a check runs, CPU time once it has ended.
@@ -32,7 +34,14 @@ MOST_KEPT_BYTES = 16 * 2**20
 # How long a result is kept after its last use; a deleted tenant's data must be gone within the hour.
 KEPT_S = 1_800.0
 MOST_FAULT_CHARS = 200
+# Steps of a path within a schema.
+MOST_SHOWN_STEPS = 32
 _MOST_LINE_BYTES = 2**20
+# llguidance's descriptions of faults, by their beginnings, in words for callers.
+_PLAIN_FAULTS = {
+    "Unimplemented keys": "this keyword cannot be enforced",
+    "oneOf constraints": "its branches do not evidently exclude each other; use `anyOf` if more than one may match",
+}
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +63,8 @@ class GrammarChecker:
         if found is None:
             found = await self._found(structure, tenant_id)
         if found.fault:
-            raise invalid(structure.param, f"`{structure.param}` cannot be served: {_described(found.fault)}.")
+            param = ".".join([structure.param, *map(_shown, found.path[:MOST_SHOWN_STEPS])])
+            raise invalid(param, f"`{param}` cannot be served: {_described(found.fault)}.")
         return CheckedGrammar(found.grammar, found.compiled_bytes)
 
     async def aclose(self) -> None:
@@ -154,9 +164,14 @@ def _digest(structure: Structure) -> tuple[str, bytes]:
     return structure.kind, hashlib.sha256(structure.text.encode("utf-8", "surrogatepass")).digest()
 
 
+def _shown(step: Step) -> str:
+    return f"[{step}]" if isinstance(step, int) else shown_name(step)
+
+
 def _described(fault: str) -> str:
     lines = [line.strip() for line in fault.splitlines()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])
+    said = next((plain for known, plain in _PLAIN_FAULTS.items() if said.startswith(known)), said)
     return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")
 
 

@@ -8,17 +8,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
-from urllib.parse import unquote
+
+from fairlane.gateway.dialects.grammar.schema_tree import DEFINITIONS, NAMED, is_base, pointed, subschemas
 
 _KINDS: Mapping[str, frozenset[str]] = {
     **{kind: frozenset({kind}) for kind in ("null", "boolean", "string", "array", "object", "integer")},
     "number": frozenset({"integer", "fraction"}),
 }
 _EVERY_KIND = frozenset().union(*_KINDS.values())
-_ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
-_SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-# Keywords whose values are a schema, a list of schemas, and an object of schemas.
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _MOST_STEPS = 8
 # Values of one property that can identify a branch.
 _MOST_LISTED = 32
@@ -48,18 +45,9 @@ def _schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
     waiting: list[object] = [root]
     while waiting:
         schema = waiting.pop()
-        if not isinstance(schema, dict) or (schema is not root and _is_base(schema)):
-            continue
-        yield schema
-        waiting += [schema[name] for name in _ONE if name in schema]
-        for name in _SEVERAL:
-            waiting += schema[name] if isinstance(schema.get(name), list) else ()
-        for name in _NAMED:
-            waiting += schema[name].values() if isinstance(schema.get(name), dict) else ()
-
-
-def _is_base(schema: Mapping[str, object]) -> bool:
-    return isinstance(schema.get("$id"), str) or isinstance(schema.get("id"), str)
+        if isinstance(schema, dict) and (schema is root or not is_base(schema)):
+            yield schema
+            waiting += (each for _, each in subschemas(schema, (*NAMED, *DEFINITIONS)))
 
 
 class _Unions:
@@ -68,7 +56,7 @@ class _Unions:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
-        self._referred = cache(partial(_pointed, root))
+        self._referred = cache(partial(pointed, root))
         self._kinds_of, self._required_of = _remembered(_kinds), _remembered(_required)
 
     def exclude_each_other(self, branches: Iterable[object]) -> bool:
@@ -94,7 +82,7 @@ class _Unions:
         """Return a schema that is at least as wide: the target of a reference, without keywords next to the
         reference."""
         for _ in range(_MOST_STEPS):
-            if not isinstance(schema, dict) or (schema is not self._root and _is_base(schema)):
+            if not isinstance(schema, dict) or (schema is not self._root and is_base(schema)):
                 return _ANYTHING
             if "$ref" not in schema:
                 return schema
@@ -163,15 +151,3 @@ def _required(schema: Mapping[str, Any]) -> frozenset[str]:
 def _property(schema: Mapping[str, Any], name: str) -> object:
     properties = schema.get("properties")
     return properties.get(name) if isinstance(properties, dict) else None
-
-
-def _pointed(root: dict[str, Any], reference: str) -> object:
-    if not reference.startswith("#/"):
-        return None
-    found: object = root
-    for step in unquote(reference[2:]).split("/"):
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or (found is not root and _is_base(found)):
-            return None
-        found = found.get(name)
-    return found

@@ -1,6 +1,8 @@
 """The requested structure of a response, as one value."""
 
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from fairlane.common.redacted import Redacted
 
@@ -24,3 +26,9 @@ class CheckedGrammar(Redacted, frozen=True):
     text: str = ""
     # Memory of the compiled grammar; 0 if unknown.
     compiled_bytes: int = 0
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The enforced schema, if the structure was one."""
+        schema: dict[str, Any] = msgspec.json.decode(self.text)["grammars"][0]["json_schema"]
+        return {name: value for name, value in schema.items() if name != "x-guidance"}

@@ -85,7 +85,7 @@ class ToolCall(Redacted, frozen=True, kw_only=True):
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
-    if parameters.get("type", "object") != "object":
+    if parameters.get("type") not in (None, "object"):
         raise PydanticCustomError("schema", "must be the JSON schema of an object")
     json_text(parameters)
     return {name: with_lists(value) for name, value in parameters.items()}

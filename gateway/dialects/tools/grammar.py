@@ -5,16 +5,15 @@
     answering start: reasoning? (@answer | calls), where `@answer` is a separate grammar
 
 Each function is an alternative: its literal name, then arguments that follow its own schema; references resolve only
-within that schema. A mark that is a special token is named by its id, since text never produces one (llguidance's
-docs/syntax.md). llguidance treats every added token with a name in angle brackets as special, even if the tokenizer
-does not."""
+within that schema, which the grammar checker has rewritten for llguidance. A mark that is a special token is named by
+its id, since text never produces one (llguidance's docs/syntax.md). llguidance treats every added token with a name in
+angle brackets as special, even if the tokenizer does not."""
 
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairlane.gateway.dialects.grammar.one_of import with_any_of
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, Tool
 from fairlane.gateway.dialects.tools import tagged
 from fairlane.gateway.dialects.tools.syntax import ARGUMENTS, NAME, CallSyntax
@@ -174,13 +173,14 @@ def _text(text: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**with_any_of({**schema}), "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+    return "%json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Forbid additional arguments for a schema that lists them, unless it says that there may be others."""
+    """Return the schema for objects only. One that lists arguments allows others only if it says so."""
     lists_all = "properties" in schema and schema.keys() <= _LISTING and _lists_required(schema)
-    return {**schema, "additionalProperties": False} if lists_all else schema
+    closed = {"additionalProperties": False} if lists_all else {}
+    return {**schema, "type": "object", **closed}
 
 
 def _lists_required(schema: Mapping[str, Any]) -> bool:

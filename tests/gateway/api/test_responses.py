@@ -352,8 +352,8 @@ async def test_a_schema_that_cannot_be_served_is_named_where_it_stands(caller: S
     tool = await caller.post(RESPONSES, {**asked, "tools": [{**WEATHER, "parameters": odd, "strict": True}]})
     text = await caller.post(RESPONSES, {**asked, "text": form})
 
-    assert (tool.status_code, tool.json()["error"]["param"]) == (400, "tools.[0].parameters")
-    assert (text.status_code, text.json()["error"]["param"]) == (400, "text.format.schema")
+    assert (tool.status_code, tool.json()["error"]["param"]) == (400, "tools.[0].parameters.properties.a.$ref")
+    assert (text.status_code, text.json()["error"]["param"]) == (400, "text.format.schema.properties.a.$ref")
 
 
 async def test_a_required_tool_is_forced_by_grammar(caller: Served) -> None:

@@ -89,11 +89,7 @@ async def test_what_can_be_served_becomes_a_grammar(checker: GrammarChecker, str
 @pytest.mark.parametrize(
     ("structure", "word"),
     [
-        (json_structure({"not": {}}, PARAM), "not"),
-        (json_structure({"type": "array", "uniqueItems": True}, PARAM), "uniqueItems"),
-        (json_structure({"x-guidance": {"lenient": True}, "if": {}}, PARAM), "if"),
-        (json_structure({"x-guidance": {"coerce_one_of": True}, "oneOf": [{}, {}]}, PARAM), "oneOf"),
-        (json_structure({"type": "string", "format": "colour"}, PARAM), "colour"),
+        (json_structure({"not": {}}, PARAM), "false"),
         (json_structure({"$ref": "https://example.com/schema"}, PARAM), "https://example.com/schema"),
         (json_structure({"type": "integer", "minimum": 5, "maximum": 1}, PARAM), "minimum"),
         (json_structure({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, PARAM), ""),
@@ -121,10 +117,37 @@ async def test_what_cannot_is_refused_and_names_its_cause(
 ) -> None:
     fault = await fault_of(checker, structure)
 
-    assert (fault.code, fault.param) == ("invalid_request_error", PARAM)
+    assert fault.code == "invalid_request_error"
+    assert fault.param in (PARAM, f"{PARAM}.$ref")
     assert word in fault.message
     assert len(fault.message) < 300
     assert await checker.check(choice_structure(["a"], PARAM), "acme")
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"not": {"const": 1}}, "not"),
+        ({"x-guidance": {"lenient": True}, "if": {}, "then": {"const": 1}}, "if"),
+        ({"x-guidance": {"coerce_one_of": True}, "oneOf": [{}, {}]}, "oneOf"),
+        ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "properties.a.uniqueItems"),
+        ({"items": [{}, {"type": "string", "pattern": "(?!a)"}]}, "items.[1].pattern"),
+        ({"anyOf": [{"not": {"const": 1}}, {"type": "colour"}]}, "anyOf.[0].not"),
+        ({"oneOf": [{"type": "null"}, {"type": "string", "pattern": "(?!a)"}]}, "oneOf.[1].pattern"),
+        ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"minItems": "1"}}}, "$defs.a.minItems"),
+        ({"propertyNames": {"enum": ["a"]}, "additionalProperties": {"contains": {"const": 1}}},
+         "additionalProperties.contains"),
+        ({"properties": {"a\n" * 99: {"$ref": "https://example.com/a"}}}, f"properties.{'a?' * 32}….$ref"),
+    ],
+    ids=repr,
+)  # fmt: skip
+async def test_a_keyword_that_cannot_be_enforced_is_named_with_its_path(
+    checker: GrammarChecker, schema: object, path: str
+) -> None:
+    fault = await fault_of(checker, json_structure(schema, PARAM))
+
+    assert fault.param == f"{PARAM}.{path}"
+    assert fault.param in fault.message
 
 
 async def test_one_that_takes_too_long_is_refused_and_the_next_one_served(

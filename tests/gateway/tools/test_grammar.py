@@ -12,6 +12,7 @@ from llguidance import LLMatcher, LLTokenizer
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from fairlane.gateway.dialects.grammar.one_of import with_any_of
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, Tool
 from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
 from tests.support.gateway.read_outputs import TIME, TOOLS, WEATHER, Read, read
@@ -206,7 +207,7 @@ REFERRING: dict[str, dict[str, Any]] = {
 @families
 @pytest.mark.parametrize("case", REFERRING)
 def test_what_a_schema_refers_to_or_requires_without_listing_it_is_written(family: str, case: str) -> None:
-    tool = Tool(name="f", parameters=REFERRING[case])
+    tool = Tool(name="f", parameters=with_any_of(REFERRING[case]))
     grammar = model_of(family, special_marks=True).output_format.grammar.forced((tool,), parallel=False)
 
     for seed in range(4):

@@ -121,23 +121,23 @@ def test_a_schema_is_kept_to(client: openai.OpenAI, schema: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "path"),
     [
-        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
-        {"not": {"type": "string"}},
-        {"type": "string", "format": "colour"},
-        {"type": "array", "uniqueItems": True},
-        {"$ref": "#/$defs/nowhere"},
-        {"$ref": "https://example.org/schema.json"},
-        {"type": "string", "minLength": 3, "maxLength": 2},
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ".oneOf"),
+        ({"not": {"type": "string"}}, ".not"),
+        ({"type": "string", "pattern": "(?!a)"}, ".pattern"),
+        ({"type": "array", "uniqueItems": True}, ".uniqueItems"),
+        ({"$ref": "#/$defs/nowhere"}, ".$ref"),
+        ({"$ref": "https://example.org/schema.json"}, ".$ref"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, ""),
     ],
     ids=json.dumps,
 )
-def test_a_schema_that_cannot_be_kept_to_is_refused(client: openai.OpenAI, schema: dict[str, Any]) -> None:
+def test_a_schema_that_cannot_be_kept_to_is_refused(client: openai.OpenAI, schema: dict[str, Any], path: str) -> None:
     error = refused(chat, client, response_format=format_of(schema))
 
     assert isinstance(error, openai.BadRequestError)
-    assert error.param == "response_format.json_schema.schema"
+    assert error.param == f"response_format.json_schema.schema{path}"
 
 
 FORMS: list[tuple[dict[str, Any], str]] = [

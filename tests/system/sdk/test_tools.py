@@ -151,7 +151,7 @@ def test_a_strict_function_whose_schema_cannot_be_kept_to_is_refused(client: ope
     schema = {"type": "object", "properties": {"x": {"not": {"type": "string"}}}}
     error = refused(chat, client, tools=[function("weather", schema, strict=True)])
 
-    assert (error.status_code, error.param) == (400, "tools.[0].function.parameters")
+    assert (error.status_code, error.param) == (400, "tools.[0].function.parameters.properties.x.not")
 
 
 def test_a_stream_tells_a_call_piece_by_piece(client: openai.OpenAI, called: ChatCompletion) -> None:
