@@ -57,6 +57,8 @@ class AnswerChoice(msgspec.Struct):
     frame: tuple[bytes, bytes] = (b"", b"")
     # Separates calls and reasoning from content, if the model produces any.
     reader: OutputReader | None = None
+    # The text of a call that a limit or a stop string left incomplete.
+    incomplete: str | None = None
     # An embedder's vectors instead of text: 32-bit floats, little-endian.
     embedding: bytes = b""
 
@@ -171,9 +173,23 @@ class AnswerBuilder(ABC):
         prompt = () if message is None else message.prompt
         return self._model.text.output_reader(prompt, self._request.offered_tools)
 
-    def _limited(self, index: int, finish_reason: str | None) -> Json:
+    def _remarks(self, index: int, finish_reason: str | None, incomplete: str | None = None) -> Json:
+        """Return what the field `fairlane` says about a choice that was cut short. `incomplete`: a call's text."""
+        remarks: Json = {}
+        if (limited_by := self._limited_by(index, finish_reason)) is not None:
+            remarks["limited_by"] = limited_by
+        if incomplete is not None:
+            remarks["incomplete_tool_call"] = {"text": incomplete}
+        return remarks
+
+    def _limited_by(self, index: int, finish_reason: str | None) -> str | None:
         jobs = self.jobs if finish_reason == "length" else ()
         for job in jobs:
-            if job.first_choice <= index < job.first_choice + len(job.choices) and job.limited_by is not None:
-                return {"fairlane": {"limited_by": job.limited_by}}
-        return {}
+            if job.first_choice <= index < job.first_choice + len(job.choices):
+                return job.limited_by
+        return None
+
+
+def as_field(remarks: Json) -> Json:
+    """Return remarks as the field `fairlane` of an object, which has none without them."""
+    return {"fairlane": remarks} if remarks else {}

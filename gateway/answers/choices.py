@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, as_field
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.message import ParsedCall, read_chunk, read_whole
 from fairlane.gateway.dialects.openai.requests import CompletionRequest
@@ -52,14 +52,14 @@ class ChoicesAnswer(AnswerBuilder):
 
     def whole(self) -> Json:
         choices: list[Json] = []
-        limited: Json = {}
+        remarks: Json = {}
         for index, choice in sorted(self._choices.items()):
             logprobs = None
             if self._request.logprobs is not None:
                 logprobs = self._logprobs(choice.token_ids, choice.logprobs, 0)
             choices.append({"index": index, "logprobs": logprobs, **self._all(index, choice)})
-            limited = limited or self._limited(index, choice.finish_reason)
-        return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | limited
+            remarks = self._remarks(index, choice.finish_reason, choice.incomplete) | remarks  # of the first choice
+        return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | as_field(remarks)
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
@@ -75,7 +75,8 @@ class ChoicesAnswer(AnswerBuilder):
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []
         update = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
-        return [sse.data(self._chunk([update]) | self._limited(chunk.index, chunk.finish_reason))]
+        remarks = self._remarks(chunk.index, chunk.finish_reason)
+        return [sse.data(self._chunk([update]) | as_field(remarks))]
 
     def _logprobs_of(self, chunk: TextChunk, choice: AnswerChoice) -> Json | None:
         if self._request.logprobs is None or not chunk.token_ids:
@@ -128,9 +129,10 @@ class ChatAnswer(ChoicesAnswer):
         if not deltas and (logprobs is not None or chunk.finish_reason is not None):
             deltas.append({})
         for number, delta in enumerate(deltas, 1 - len(deltas)):
-            finish = _finish(chunk.finish_reason, reader.calls) if number == 0 else None
+            finish = _finish(chunk.finish_reason, reader.calls, reader.incomplete) if number == 0 else None
             update = _choice(chunk.index, {"delta": delta}, logprobs, finish)
-            frames.append(sse.data(self._chunk([update]) | self._limited(chunk.index, finish)))
+            remarks = {} if finish is None else self._remarks(chunk.index, finish, reader.incomplete)
+            frames.append(sse.data(self._chunk([update]) | as_field(remarks)))
             logprobs = None
         return frames
 
@@ -138,14 +140,16 @@ class ChatAnswer(ChoicesAnswer):
         return {"delta": {"content": text} if text else {}}
 
     def _all(self, index: int, choice: AnswerChoice) -> Json:
-        said = read_whole(self._reader(), "".join(choice.text))
+        said = read_whole(self._reader(), "".join(choice.text), choice.finish_reason, choice.stopped_by)
+        choice.incomplete = said.incomplete
         message: Json = {"role": "assistant", "content": said.content, "refusal": None}
         if said.reasoning:
             message |= dict.fromkeys(self.REASONING, said.reasoning)
         if said.calls:
             message["content"] = said.content or None
             message["tool_calls"] = [_call(call) for call in said.calls]
-        return {"message": message, "finish_reason": _finish(choice.finish_reason or "stop", len(said.calls))}
+        finish = _finish(choice.finish_reason or "stop", len(said.calls), said.incomplete)
+        return {"message": message, "finish_reason": finish}
 
     def _delta(self, delta: OutputDelta) -> Json:
         fields: Json = dict.fromkeys(self.REASONING, delta.reasoning) if delta.reasoning else {}
@@ -159,8 +163,8 @@ class ChatAnswer(ChoicesAnswer):
         return chat_logprobs(self._model.text, token_ids, logprobs)  # chat has no offsets
 
 
-def _finish(reason: FinishReason | None, calls: int) -> str | None:
-    return "tool_calls" if calls and reason == "stop" else reason
+def _finish(reason: FinishReason | None, calls: int, incomplete: str | None) -> str | None:
+    return "tool_calls" if calls and incomplete is None and reason == "stop" else reason
 
 
 def _call_delta(call: ToolCallDelta) -> Json:

@@ -6,6 +6,7 @@ import msgspec
 
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, OutputReader
+from fairlane.scheduler.protocol.messages import FinishReason
 
 
 class ParsedCall(msgspec.Struct):
@@ -23,6 +24,8 @@ class AssistantMessage(msgspec.Struct):
     content: str = ""
     reasoning: str = ""
     calls: list[ParsedCall] = []
+    # The text of a call that a limit or a stop string left incomplete.
+    incomplete: str | None = None
 
     def add(self, delta: OutputDelta) -> None:
         self.content += delta.content
@@ -39,13 +42,23 @@ def read_chunk(reader: OutputReader | None, chunk: TextChunk) -> Sequence[Output
         return [OutputDelta(chunk.text)] if chunk.text else []
     deltas = [reader.push(chunk.text)] if chunk.text else []
     if chunk.finish_reason is not None:
-        deltas.append(reader.end())
+        deltas.append(reader.end(is_cut=_is_cut(chunk.finish_reason, chunk.stopped_by)))
     return [delta for delta in deltas if delta.content or delta.reasoning or delta.calls]
 
 
-def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
+def read_whole(
+    reader: OutputReader | None, text: str, finish_reason: FinishReason | None, stopped_by: str | None
+) -> AssistantMessage:
     """Parse a whole text."""
+    if reader is None:
+        return AssistantMessage(text)
     message = AssistantMessage()
-    for delta in (OutputDelta(text),) if reader is None else (reader.push(text), reader.end()):
+    for delta in (reader.push(text), reader.end(is_cut=_is_cut(finish_reason, stopped_by))):
         message.add(delta)
+    del message.calls[reader.calls :]
+    message.incomplete = reader.incomplete
     return message
+
+
+def _is_cut(finish_reason: FinishReason | None, stopped_by: str | None) -> bool:
+    return finish_reason == "length" or stopped_by is not None

@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, as_field
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.message import read_chunk, read_whole
 from fairlane.gateway.dialects.anthropic.requests import Display, MessagesRequest
@@ -106,7 +106,7 @@ class MessagesAnswer(AnswerBuilder):
 
     def whole(self) -> Json:
         choice = self._choices.get(0) or AnswerChoice()
-        said = read_whole(self._reader(), "".join(choice.text))
+        said = read_whole(self._reader(), "".join(choice.text), choice.finish_reason, choice.stopped_by)
         content: list[Json] = []
         if said.reasoning and self._display != "hidden":
             thinking = said.reasoning if self._display == "shown" else ""
@@ -119,7 +119,8 @@ class MessagesAnswer(AnswerBuilder):
         ]
         finish = choice.finish_reason or "stop"
         stop = self._stop(finish, choice.stopped_by, len(said.calls))
-        return {**self._message(content), **stop, "usage": self._usage(), **self._limited(0, finish)}
+        remarks = self._remarks(0, finish, said.incomplete)
+        return {**self._message(content), **stop, "usage": self._usage(), **as_field(remarks)}
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         choice.reader = self._reader()
@@ -131,10 +132,11 @@ class MessagesAnswer(AnswerBuilder):
         for delta in read_chunk(choice.reader, chunk):
             frames += self._blocks.frames(delta)
         if chunk.finish_reason is not None:
-            calls = 0 if choice.reader is None else choice.reader.calls
+            reader = choice.reader
+            calls, incomplete = (0, None) if reader is None else (reader.calls, reader.incomplete)
             frames += self._blocks.close()
             stop = self._stop(chunk.finish_reason, chunk.stopped_by, calls)
-            self._ended = {"delta": stop, **self._limited(0, chunk.finish_reason)}
+            self._ended = {"delta": stop, **as_field(self._remarks(0, chunk.finish_reason, incomplete))}
         return frames
 
     def _message(self, content: list[Json]) -> Json:
@@ -149,7 +151,7 @@ class MessagesAnswer(AnswerBuilder):
     def _stop(self, finish_reason: FinishReason, stopped_by: str | None, calls: int) -> Json:
         reason = "end_turn"
         if finish_reason == "length":
-            is_full = self._request.max_tokens is None and not self._limited(0, finish_reason)
+            is_full = self._request.max_tokens is None and self._limited_by(0, finish_reason) is None
             reason = "model_context_window_exceeded" if is_full else "max_tokens"
         elif stopped_by is not None:
             reason = "stop_sequence"

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 
-from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, Usage
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, Usage, as_field
 from fairlane.gateway.answers.choices import chat_logprobs
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.answers.message import read_chunk
@@ -120,7 +120,8 @@ class ResponseAnswer(AnswerBuilder):
             **self.request.echo,
             "store": self._stored,
         }
-        return {**response, **self._limited(0, self._finish)}
+        incomplete = None if self._reader_of_all is None else self._reader_of_all.incomplete
+        return {**response, **as_field(self._remarks(0, self._finish, incomplete))}
 
     def _usage(self, usage: Usage) -> Json:
         return {

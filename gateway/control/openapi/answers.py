@@ -26,8 +26,22 @@ from fairlane.gateway.errors import ANTHROPIC_TYPES
 FinishReason = Literal["stop", "length"]
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 Tier = Literal["priority", "flex", "default"]
-Limited = Annotated[dict[str, str], about("`limited_by`: the limit that cut the answer short; absent if none did")]
 _FINISH = about("`stop`: by the model or a stop string; `length`: by a limit; `tool_calls`: tools were called")
+
+
+class IncompleteCall(TypedDict):
+    """A tool call that a limit or a stop string cut off."""
+
+    text: Annotated[str, about("The call as the model wrote it")]
+
+
+class Remarks(TypedDict):
+    """How an answer was cut short."""
+
+    limited_by: NotRequired[Annotated[str, about("The limit that cut the answer short")]]
+    incomplete_tool_call: NotRequired[
+        Annotated[IncompleteCall, about("The tool call in which it was cut; of several choices, the first one's")]
+    ]
 
 
 class Usage(TypedDict):
@@ -116,7 +130,7 @@ class _Generated(TypedDict):
     model: Annotated[str, about("The model's name")]
     service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
     system_fingerprint: Annotated[str, about("The same fingerprint and seed give the same output")]
-    fairlane: NotRequired[Limited]
+    fairlane: NotRequired[Annotated[Remarks, about("How the answer was cut short; absent if it was not")]]
 
 
 class ChatCompletionChunk(_Generated):
@@ -223,7 +237,7 @@ class ResponseObject(TypedDict):
     temperature: Annotated[float, about("Temperature used for sampling")]
     top_p: Annotated[float, about("Nucleus probability used for sampling")]
     truncation: Annotated[Literal["disabled"], about("Always `disabled`: a conversation that is too long is refused")]
-    fairlane: NotRequired[Limited]
+    fairlane: NotRequired[Annotated[Remarks, about("How the answer was cut short; absent if it was not")]]
 
 
 class Compaction(TypedDict):
@@ -234,7 +248,7 @@ class Compaction(TypedDict):
     created_at: Annotated[int, about("Unix seconds")]
     output: Annotated[list[MessageItem | CompactionItem], about("The user's messages, then the summary")]
     usage: Annotated[BatchUsage, about("Charged tokens")]
-    fairlane: NotRequired[Limited]
+    fairlane: NotRequired[Annotated[Remarks, about("How the answer was cut short; absent if it was not")]]
 
 
 class InputItemList(ListPage):
@@ -267,7 +281,7 @@ class AnthropicMessage(TypedDict):
     ]
     stop_sequence: Annotated[str | None, about("The stop sequence that matched; null: none")]
     usage: Annotated[MessageUsage, about("Charged tokens")]
-    fairlane: NotRequired[Limited]
+    fairlane: NotRequired[Annotated[Remarks, about("How the answer was cut short; absent if it was not")]]
 
 
 class PromptTokens(TypedDict):

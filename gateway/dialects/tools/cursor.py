@@ -56,20 +56,37 @@ class TextCursor:
         self._kept_from: int | None = None
         # Start of the text that `_seek` has passed and not emitted, and the characters that it may still pass.
         self._from = self._left = 0
+        # The current call as it was written: text that left the buffer, and where the rest begins in the buffer.
+        self._call_text: list[str] = []
+        self._call_from: int | None = None
         self._ended = False
+        # The end of the text ended a part that could have gone on.
+        self._ran_out = False
 
     def _extend(self, text: str) -> None:
         keep_from = self._at if self._kept_from is None else self._kept_from
+        if self._call_from is not None:
+            self._call_text.append(self._text[self._call_from : keep_from])
+            self._call_from = 0
         self._text = self._text[keep_from:] + text
         self._at -= keep_from
         if self._kept_from is not None:
             self._kept_from = 0
 
+    def _keep_call(self, at: int) -> None:
+        self._kept_from = self._call_from = at
+        self._call_text = []
+
+    def _written(self) -> str:
+        return "".join([*self._call_text, self._text[self._call_from or 0 :]])
+
     def _emit_until(
-        self, marks: Marks, emit: Emit, *, drops_partial: bool = False
+        self, marks: Marks, emit: Emit, *, keeps_partial: bool = False
     ) -> Generator[None, None, str | None]:
+        """Emit the text before the next mark, and return the mark; None at the end. `keeps_partial`: do not emit the
+        beginning of a mark at the end."""
         while True:
-            start, end, mark = marks.find(self._text, self._at, ended=self._ended and not drops_partial)
+            start, end, mark = marks.find(self._text, self._at, ended=self._ended and not keeps_partial)
             emit(self._text[self._at : start])
             self._at = end
             if mark is not None or self._ended:
@@ -87,6 +104,7 @@ class TextCursor:
             if found is not None:
                 return found[0]
             if self._ended or not self._left:
+                self._ran_out = self._ended and self._at == len(self._text)
                 return ""
             emit(self._text[self._from : self._at])
             yield
@@ -125,7 +143,10 @@ class TextCursor:
             if at >= self._at + _MAX_BLANKS:
                 return False
             rest = self._text[at : at + max(map(len, marks), default=0)]
-            if self._ended or not any(mark.startswith(rest) for mark in marks):
+            if not any(mark.startswith(rest) for mark in marks):
+                return False
+            if self._ended:
+                self._ran_out = True
                 return False
             yield
 
@@ -136,7 +157,8 @@ class TextCursor:
             if at < len(self._text):
                 if self._text[at] != "{":
                     return False
-                self._kept_from, self._at = self._at, at
+                self._keep_call(self._at)
+                self._at = at
                 return True
             if self._ended:
                 return False

@@ -41,13 +41,16 @@ class OutputReader(Protocol):
 
     No output is lost: text that cannot be parsed as a call is returned as content."""
 
-    # Calls begun so far; a choice with calls has ended with them.
+    # Calls begun so far; a choice with calls has ended with them. After the end, an incomplete one does not count.
     calls: int
+    # After the end: the text of the call, or of the beginning of its mark, that a cut left incomplete.
+    incomplete: str | None
 
     def push(self, text: str) -> OutputDelta: ...
 
-    def end(self) -> OutputDelta:
-        """Return what was held back. No push may follow."""
+    def end(self, *, is_cut: bool = False) -> OutputDelta:
+        """Return what was held back. No push may follow. `is_cut`: a limit or a stop string ended the output, so the
+        beginning of a call at its end is not content."""
 
 
 class DeltaBuilder:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from fairlane.gateway.dialects.openai.tools import Tool
-from fairlane.gateway.dialects.tools.cursor import Marks
+from fairlane.gateway.dialects.tools.cursor import Marks, decoded
 from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -42,6 +42,9 @@ class MessageReader:
         """`prompt_tail`: the end of the prompt, which may have begun a message. `tools`: those that may be called;
         without any, a call is content."""
         self.calls = 0
+        self.incomplete: str | None = None
+        # The current call as it was written: header, mark and arguments.
+        self._call: list[str] = []
         self._reads_calls = bool(tools)
         self._delta = DeltaBuilder()
         # Text that could become a mark.
@@ -55,11 +58,27 @@ class MessageReader:
         self._read(text, ended=False)
         return self._delta.take()
 
-    def end(self) -> OutputDelta:
+    def end(self, *, is_cut: bool = False) -> OutputDelta:
+        if is_cut and self._reads_calls:
+            self._end_call()
         self._read("", ended=True)
         self._leave()
         self._delta.end()
         return self._delta.take()
+
+    def _end_call(self) -> None:
+        """Take back a call that a cut left incomplete, or the beginning of its mark."""
+        written = "".join(self._call) + self._held
+        if self._place is _Place.CALL:
+            if isinstance(decoded("".join(self._call[2:])), dict):
+                self._held = ""
+                return
+            self.calls -= 1
+        elif self._place is _Place.HEADER and "to=" in self._header:
+            written = self._header + self._held
+        elif not self._held:
+            return
+        self.incomplete, self._held, self._header, self._place = written, "", "", _Place.OUTSIDE
 
     def _begin_as(self, begun: str) -> None:
         header, is_message, _ = begun.partition(MESSAGE)
@@ -87,6 +106,7 @@ class MessageReader:
                 text = text if self._has_arguments else text.lstrip()
                 self._has_arguments = self._has_arguments or bool(text)
                 self._delta.add_arguments(self.calls - 1, text)
+                self._call.append(text)
             case _Place.CONTENT:
                 self._has_said = self._has_said or bool(text)
                 self._delta.add_content(text)
@@ -116,7 +136,7 @@ class MessageReader:
         header, self._header = self._header, ""
         to = _TO.search(header)
         if to is not None and self._reads_calls and to[1] not in _PEOPLE:
-            self._place, self._has_arguments = _Place.CALL, False
+            self._place, self._has_arguments, self._call = _Place.CALL, False, [header, MESSAGE]
             self._delta.begin_call(self.calls, to[1])
             self.calls += 1
         elif to is None and _ANALYSIS.search(header):
@@ -134,6 +154,7 @@ class MessageReader:
             if not self._has_arguments:
                 self._delta.add_arguments(self.calls - 1, "{}")
             self._delta.end_call()
+            self._call = []
         elif self._place is _Place.OUTSIDE and self._header:
             self._give_up_header()
         self._place = _Place.OUTSIDE

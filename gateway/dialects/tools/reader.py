@@ -2,7 +2,7 @@
 
 The parser is one generator that waits wherever it needs more text: reasoning? (content mark call closing-marks)*
 content. Text that is malformed before a call has a name is content, including its mark. Malformed text after the name
-ends the call, and what follows is content."""
+ends the call, and what follows is content. A call that a cut left incomplete is neither content nor a call."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -42,6 +42,10 @@ class SyntaxReader(TextCursor):
         reasoning, if the model has any. `is_reasoning`: the prompt has opened it."""
         super().__init__()
         self.calls = 0
+        self.incomplete: str | None = None
+        self._is_cut = False
+        # The last call that has a name has no whole arguments yet.
+        self._is_open = False
         self._syntax = syntax
         self._tools = {tool.name: tool for tool in tools}
         self._reasoning = reasoning
@@ -50,7 +54,8 @@ class SyntaxReader(TextCursor):
         opens = [*syntax.open, *syntax.silent] if tools else []
         self._marks = Marks(opens)
         # After a call, a mark that closes one is never content.
-        self._later_marks = Marks([*opens, *stray] if tools else [])
+        self._stray = stray if tools else []
+        self._later_marks = Marks([*opens, *self._stray])
         self._delta = DeltaBuilder()
         self._reading = self._read(is_reasoning=is_reasoning)
         next(self._reading)
@@ -59,8 +64,8 @@ class SyntaxReader(TextCursor):
         self._extend(text)
         return self._resume()
 
-    def end(self) -> OutputDelta:
-        self._ended = True
+    def end(self, *, is_cut: bool = False) -> OutputDelta:
+        self._ended, self._is_cut = True, is_cut
         return self._resume()
 
     def _resume(self) -> OutputDelta:
@@ -74,9 +79,10 @@ class SyntaxReader(TextCursor):
             yield from self._read_bare_calls(BLANKS)
         while (mark := (yield from self._emit_until_mark())) is not None:
             if mark in self._syntax.open:
-                self._kept_from = self._at - len(mark)
+                self._keep_call(self._at - len(mark))
                 if (yield from self._read_call(self._body)) and self._syntax.bare:
                     yield from self._read_bare_calls(_TO_ANOTHER)
+        self._end_content(self._text[self._at :])
         self._delta.end()
 
     def _read_reasoning(self, marks: tuple[str, str], *, is_open: bool) -> Waiting:
@@ -86,25 +92,46 @@ class SyntaxReader(TextCursor):
 
     def _emit_until_mark(self) -> Generator[None, None, str | None]:
         marks = self._later_marks if self.calls else self._marks
-        # After a call, the beginning of a mark at the end of the text is a truncated mark, not content.
-        return (yield from self._emit_until(marks, self._delta.add_content, drops_partial=bool(self.calls)))
+        return (yield from self._emit_until(marks, self._delta.add_content, keeps_partial=True))
+
+    def _end_content(self, rest: str) -> None:
+        """`rest`: the beginning of a mark at the end of the text. After a call, it is not content."""
+        if not self._is_cut:
+            self._delta.add_content("" if self.calls else rest)
+        elif rest and not (self.calls and any(mark.startswith(rest) for mark in self._stray)):
+            self.incomplete = rest
 
     def _read_bare_calls(self, before: re.Pattern[str]) -> Waiting:
         while (yield from self._next_brace(before)):
-            if not (yield from self._read_call(partial(self._object, needs_tool=True))):
+            if not (yield from self._read_call(partial(self._object, needs_tool=True), is_bare=True)):
                 return
             before = _TO_ANOTHER
 
-    def _read_call(self, body: Callable[[], Asking]) -> Asking:
+    def _read_call(self, body: Callable[[], Asking], *, is_bare: bool = False) -> Asking:
+        self._is_open = self._ran_out = False
         is_call = yield from body()
+        if self._is_cut and self._ran_out and self._is_incomplete(is_bare=is_bare):
+            self.incomplete, self._kept_from, self._at = self._written(), None, len(self._text)
+            self.calls -= self._is_open
         if self._kept_from is not None:
             self._delta.add_content(self._text[self._kept_from : self._at])
             self._kept_from = None
         if is_call:
+            self._ran_out = False
             while (yield from self._next_mark(self._syntax.close)):
                 pass
+            if self._is_cut and self._ran_out:
+                self._at = len(self._text)
             self._delta.end_call()
+        self._call_from = None
         return is_call
+
+    def _is_incomplete(self, *, is_bare: bool) -> bool:
+        if self._kept_from is None:
+            return self._is_open
+        # Without a mark, an object is content unless it begins like a call.
+        written = "".join(self._written().split()).lstrip(";,")
+        return not is_bare or any(f'{{"name":"{name}"'.startswith(written) for name in self._tools)
 
     def _body(self) -> Asking:
         first = yield from self._skip_blanks()
@@ -124,7 +151,8 @@ class SyntaxReader(TextCursor):
         while True:
             match (yield from self._skip_blanks()):
                 case "{":
-                    self._kept_from = self._at if self._kept_from is None else self._kept_from
+                    if self._kept_from is None:
+                        self._keep_call(self._at)
                     if not (yield from self._object()):
                         return has_begun
                     has_begun = True
@@ -164,6 +192,7 @@ class SyntaxReader(TextCursor):
                 name = found
                 self._begin(name)
                 self._delta.add_arguments(self.calls - 1, _as_arguments(early))
+                self._is_open = not has_arguments
             elif key in _ARGUMENTS and name and not has_arguments:
                 has_arguments = True
                 if not (yield from self._emit_arguments()):
@@ -176,6 +205,7 @@ class SyntaxReader(TextCursor):
                     return bool(name)
         if character == "}":
             self._at += 1
+            self._is_open = False
             if name and not has_arguments:
                 self._delta.add_arguments(self.calls - 1, "{}")
         return bool(name)
@@ -199,23 +229,31 @@ class SyntaxReader(TextCursor):
                 self._begin(name)
                 written = tagged.arguments("".join(parts), NO_PARAMETERS if tool is None else tool.parameters)
                 self._delta.add_arguments(self.calls - 1, written)
+                self._is_open = False
                 return True
             if self._ended:
+                self._ran_out = True
                 break
             yield
+        if self._is_cut:
+            self._kept_from = self._at
+            return False
         self._delta.add_content("".join([head, *parts]))
         return False
 
     def _begin(self, name: str) -> None:
-        self._kept_from = None
+        self._kept_from, self._is_open = None, True
         self._delta.begin_call(self.calls, name)
         self.calls += 1
 
     def _emit_arguments(self) -> Asking:
         index = self.calls - 1
         if (yield from self._next()) == "{":
-            return (yield from self._emit_value(partial(self._delta.add_arguments, index)))
+            is_whole = yield from self._emit_value(partial(self._delta.add_arguments, index))
+            self._is_open = not is_whole
+            return is_whole
         value, is_whole = yield from self._value()
+        self._is_open = not is_whole
         self._delta.add_arguments(index, _as_arguments(value) if is_whole else value)
         return is_whole
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.cursor import decoded
 from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _parser_class() -> type["ResponseParser"]:
         _buffer: str
         _pos: int
         _body: str
+        _current: str | None
 
         def feed(self, text: str) -> list[dict[str, Any]]:
             events: list[dict[str, Any]] = super().feed(text)
@@ -64,6 +66,17 @@ def _parser_class() -> type["ResponseParser"]:
         @property
         def held(self) -> str:
             return str(self._buffer)
+
+        @property
+        def region(self) -> str | None:
+            return self._current
+
+        def drop_held(self) -> None:
+            self._buffer = ""
+
+        def _open_explicit(self, events: list[dict[str, Any]], field: object, found: re.Match[str]) -> None:
+            super()._open_explicit(events, field, found)
+            events[-1]["mark"] = found[0]
 
         def _close_current(self, events: list[dict[str, Any]]) -> None:
             try:
@@ -80,9 +93,11 @@ class TemplateReader:
 
     def __init__(self, parser: "ResponseParser", tools: Sequence[Tool]) -> None:
         self.calls = 0
+        self.incomplete: str | None = None
         self._parser = parser
         self._reads_calls = bool(tools)
         self._delta = DeltaBuilder()
+        self._mark = ""
         self._region: list[str] = []
         self._region_chars = 0
         # The parser was abandoned: all that follows is content.
@@ -100,7 +115,9 @@ class TemplateReader:
             self._delta.add_content(self._parser.held)
         return self._delta.take()
 
-    def end(self) -> OutputDelta:
+    def end(self, *, is_cut: bool = False) -> OutputDelta:
+        if is_cut and self._reads_calls and not self._is_plain:
+            self._end_call()
         if not self._is_plain:
             try:
                 _, events = self._parser.finalize()
@@ -110,6 +127,17 @@ class TemplateReader:
             self._give_up_region()
         self._delta.end()
         return self._delta.take()
+
+    def _end_call(self) -> None:
+        """Take back a call that a cut left incomplete, or the beginning of its mark."""
+        written, held = "".join(self._region), self._parser.held
+        if self._parser.region == "tool_calls" and decoded(written) is None:
+            self.incomplete, self._is_plain = self._mark + written + held, True
+        elif self._parser.region == "tool_calls":
+            self._parser.drop_held()
+        elif self._parser.region in (None, "content") and held.strip():
+            self.incomplete = held
+            self._parser.drop_held()
 
     def _take(self, events: Sequence[Mapping[str, Any]], *, is_response: bool = True) -> None:
         """`is_response`: the events belong to the response, not to its beginning in the prompt."""
@@ -124,6 +152,8 @@ class TemplateReader:
 
     def _call(self, event: Mapping[str, Any]) -> None:
         match event["type"]:
+            case "region_open":
+                self._mark = event.get("mark", "")
             case "region_chunk":
                 self._region.append(event["text"])
                 self._region_chars += len(event["text"])

@@ -216,3 +216,34 @@ async def test_a_model_that_writes_calls_nobody_knows_how_cannot_be_made_to() ->
 
     await checker.aclose()
     assert refused.value.param == "tool_choice"
+
+
+CUT: dict[str, tuple[str, str, str | None, int]] = {
+    "in a mark": ("Well. <cal", "Well.", " <cal", 0),
+    "after a mark": ("Well. <call>", "Well.", " <call>", 0),
+    "in a name": ('Well. <call>{"name": "wea', "Well.", ' <call>{"name": "wea', 0),
+    "in arguments": (f'{CALL}<call>{{"name": "time", "arg', "", '<call>{"name": "time", "arg', 1),
+    "in the closing mark": (CALL[:-3], "", None, 1),
+    "behind a call": (CALL, "", None, 1),
+    "in words": ("Well. ", "Well. ", None, 0),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_a_call_that_a_cut_left_incomplete_is_no_content(case: str) -> None:
+    text, content, incomplete, calls = CUT[case]
+    reader = ResponseTemplate(template()).reader(START, TOOLS)
+
+    deltas = [*map(reader.push, text), reader.end(is_cut=True)]
+
+    assert "".join(delta.content for delta in deltas) == content
+    assert (reader.incomplete, reader.calls) == (incomplete, calls)
+
+
+def test_tags_without_their_end_are_no_call() -> None:
+    reader = ResponseTemplate(template(tool_calls=NAMED)).reader(START, TOOLS)
+    text = "<tool_call><function=weather><parameter=days>3"
+
+    deltas = [reader.push(text), reader.end(is_cut=True)]
+
+    assert (reader.incomplete, reader.calls, deltas[0].content, deltas[1].content) == (text, 0, "", "")
