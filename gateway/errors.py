@@ -212,6 +212,8 @@ class ApiError(Exception):
         self.work_s = 0.0
         # Model and prompt tokens of the request, if known at that point.
         self.asked = ("", 0)
+        # The message in Anthropic's form, if its clients match other words.
+        self.anthropic_message = message
         self.lane = ""
 
     @property
@@ -283,7 +285,7 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
     is_overload = TABLE[error.code].type == "overloaded_error"
     shown: dict[str, object] = {
         "type": "overloaded_error" if is_overload else ANTHROPIC_TYPES.get(error.status, "invalid_request_error"),
-        "message": error.message.replace(_BEARER, _ANTHROPIC_KEY),
+        "message": error.anthropic_message.replace(_BEARER, _ANTHROPIC_KEY),
         "code": error.code,
     }
     if error.param is not None:
@@ -336,12 +338,25 @@ def context_length(
 ) -> ApiError:
     """Return the error for a prompt and output that exceed the model's context.
 
-    `prompt_tokens` is a count or a description of it; `param` is what the caller should shorten."""
-    asked = f"{prompt_tokens} in the prompt" + ("" if max_tokens is None else f", {max_tokens} in the completion")
-    message = (
-        f"This model's maximum context length is {context_length} tokens, and this request asks for more: {asked}."
-    )
-    return ApiError(message, "context_length_exceeded", param)
+    `prompt_tokens` is a count or a description of it; `param` is what the caller should shorten. The messages contain
+    the phrases by which clients of either API (Claude Code, LiteLLM) recognise the error and shorten their request."""
+    most = f"This model's maximum context length is {context_length} tokens."
+    if max_tokens is None:
+        message = f"{most} However, your messages resulted in {prompt_tokens} tokens. Please reduce their length."
+        of_anthropic = f"prompt is too long: {prompt_tokens} tokens > {context_length} maximum"
+    else:
+        message = (
+            f"{most} However, you requested {prompt_tokens} tokens in the messages and {max_tokens} in the completion."
+            " Please reduce the length of either."
+        )
+        sizes = f"{prompt_tokens} + {max_tokens} > {context_length}"
+        of_anthropic = (
+            f"input length and `max_tokens` exceed context limit: {sizes}, decrease input length or `max_tokens` and"
+            " try again"
+        )
+    error = ApiError(message, "context_length_exceeded", param)
+    error.anthropic_message = of_anthropic
+    return error
 
 
 def not_found(what: str = "resource") -> ApiError:

@@ -26,7 +26,7 @@ class CountTokens:
         try:
             body = await context.read_body(max_bytes=bounds.room.most_bytes(1), timeout_s=bounds.body_timeout_s)
             kind = await self.kind_of(body, context.caller)
-            request, model, [prompt] = await self.preparer.understand(kind, body, context.caller)
+            request, model, [prompt] = await self.preparer.understand(kind, body, context)
         finally:
             context.exchange.release()
         if len(prompt) > model.context_length:  # as for `POST /tokenize`

@@ -59,6 +59,7 @@ def _record(gateway_id: str, context: RequestContext, plan: Plan, live: LiveReco
         expected_ttft_ms=plan.expected_ttft_ms or None,
         prompt_tokens=ask.prompt_tokens,
         choices=ask.choices,
+        ignored=plan.request.ignored,
     )
 
 

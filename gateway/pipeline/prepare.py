@@ -28,7 +28,14 @@ from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, measure,
 from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.request.live_request import LiveJob, job_ids
-from fairlane.gateway.request.service_level import CLASS_HEADER, IGNORED_HEADER, LANE_HEADER, ServiceLevel, agree
+from fairlane.gateway.request.service_level import (
+    CLASS_HEADER,
+    IGNORED_HEADER,
+    LANE_HEADER,
+    ServiceLevel,
+    agree,
+    unknown_fields,
+)
 from fairlane.quotas.escrow.pool import Pair
 from fairlane.quotas.tenants import UnknownFields
 from fairlane.scheduler.admission.decide import Admitted
@@ -156,7 +163,7 @@ class Preparer:
     async def prepare(self, kind: Kind[Generation], body: bytes, context: RequestContext) -> Plan:
         """Prepare and admit one request. Enter the plan as a context, which withdraws jobs that are not enqueued."""
         caller = context.caller
-        request, model, prompts = await self.understand(kind, body, caller)
+        request, model, prompts = await self.understand(kind, body, context)
         inputs: list[list[int]] = []
         if kind.embeds:
             prompts, inputs = pack_inputs(prompts, model.context_length)
@@ -247,17 +254,17 @@ class Preparer:
         )
 
     def understand(
-        self, kind: Kind[Generation], body: bytes, caller: Caller
+        self, kind: Kind[Generation], body: bytes, context: RequestContext
     ) -> Awaitable[tuple[Generation, ServedModel, list[Tokens]]]:
         read_bytes = len(body) + kind.carried_bytes
-        return self.room.run(caller.tenant_id, read_bytes, partial(self._understand, kind, body, caller))
+        return self.room.run(context.caller.tenant_id, read_bytes, partial(self._understand, kind, body, context))
 
     def _understand(
-        self, kind: Kind[Generation], body: bytes, caller: Caller
+        self, kind: Kind[Generation], body: bytes, context: RequestContext
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        tenant, most_token_ids = caller.identity.tenant, self.room.most_token_ids(kind.most_prompts)
-        refuses_unknown = (tenant.unknown_fields or self.unknown_fields) == "refuse"
-        reading = Reading(most_token_ids, refuses_unknown, self.refuses_images)
+        caller, most_token_ids = context.caller, self.room.most_token_ids(kind.most_prompts)
+        unknown = unknown_fields(context.headers) or caller.identity.tenant.unknown_fields or self.unknown_fields
+        reading = Reading(most_token_ids, unknown == "refuse", self.refuses_images)
         request = kind.parse(body, reading)
         model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.is_embedder is not kind.embeds:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import cast, get_args
 
 import msgspec
 
@@ -10,6 +11,7 @@ from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.quotas.api_keys import Identity
+from fairlane.quotas.tenants import UnknownFields
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 LANE_HEADER = "x-fairlane-lane"
@@ -18,12 +20,21 @@ DEADLINE_HEADER = "x-fairlane-deadline-ms"
 TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
 PROGRESS_HEADER = "x-fairlane-progress"
+UNKNOWN_FIELDS_HEADER = "x-fairlane-unknown-fields"
 CLASS_HEADER = "x-fairlane-class"
 # Names the fields of a request that had no effect.
 IGNORED_HEADER = "x-fairlane-ignored"
 
 _HEARD = {
-    name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER, PROGRESS_HEADER)
+    name.encode(): name
+    for name in (
+        LANE_HEADER,
+        DEADLINE_HEADER,
+        *TTFT_HEADERS,
+        READ_TIMEOUT_HEADER,
+        PROGRESS_HEADER,
+        UNKNOWN_FIELDS_HEADER,
+    )
 }
 # Tiers that select a lane. All others use the tenant's default lane.
 _TIERS: Mapping[str, LaneName] = {
@@ -96,6 +107,14 @@ def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     if value not in ("0", "1"):
         raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
     return value == "1"
+
+
+def unknown_fields(headers: Iterable[tuple[bytes, bytes]]) -> UnknownFields | None:
+    """Return what the caller wants done with unknown fields, if it says so. Raises ApiError for an invalid value."""
+    value = _given(headers).get(UNKNOWN_FIELDS_HEADER)
+    if value is not None and value not in get_args(UnknownFields):
+        raise invalid(UNKNOWN_FIELDS_HEADER, f"`{UNKNOWN_FIELDS_HEADER}` must be ignore or refuse.")
+    return cast(UnknownFields | None, value)
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

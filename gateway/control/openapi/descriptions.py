@@ -16,7 +16,8 @@ _RESPONSE = {
 
 PROPERTIES: Mapping[str, str] = {
     **dict.fromkeys(
-        ("client_metadata", "diagnostics", "previous_message_id", "user_id", "user_profile_id"), "Accepted and ignored"
+        ("MessagesBody.metadata", "client_metadata", "diagnostics", "user_profile_id"),
+        "A hint: ignored, and named in `x-fairlane-ignored`",
     ),
     **dict.fromkeys(
         ("metadata", "prompt_cache_key", "safety_identifier", "user"), "For the caller's own use; it has no effect"
@@ -43,7 +44,7 @@ PROPERTIES: Mapping[str, str] = {
     "Part.text": "The text",
     "Part.thinking": "The model's reasoning: text, or a list of parts",
     **dict.fromkeys(("MessagesBody.thinking", "PromptBody.thinking"), "Whether the model's thinking is returned"),
-    **dict.fromkeys(("ReasoningBody.mode", "verbosity"), "Only at its neutral value"),
+    **dict.fromkeys(("ReasoningBody.mode", "verbosity"), "A hint: another value is ignored"),
     **dict.fromkeys(
         ("effort", "reasoning_effort"),
         "Thinking effort, if the model's template reads one; `none` turns thinking off, others turn it on",
@@ -80,7 +81,7 @@ PROPERTIES: Mapping[str, str] = {
     "frequency_penalty": "Penalty by how often a token has occurred in the output",
     "id": "Identifier",
     "ignore_eos": "Continue past the model's end token, up to `max_tokens`",
-    "include_obfuscation": "Only false: streams contain no padding",
+    "include_obfuscation": "A hint: streams contain no padding",
     "include_usage": "Send a last chunk with `usage` before `[DONE]`",
     "AllowedTools.type": "Always `allowed_tools`",
     "logprobs": "Log-probabilities of its tokens; null if not requested",
@@ -118,16 +119,16 @@ PROPERTIES: Mapping[str, str] = {
     "type": "Type of this object",
     "allowed_callers": "OpenAI's and Anthropic's field: only direct calls by the model are supported",
     "async": "OpenAI's field, always false or absent",
-    "budget_tokens": "Accepted and ignored: thinking is not limited separately",
-    "cache_control": "Accepted and ignored: every prompt is cached",
-    "context": "OpenAI's field, only at its neutral value",
+    "budget_tokens": "A hint: thinking is not limited separately",
+    "cache_control": "A hint: every prompt is cached",
+    "context": "A hint: another value is ignored",
     "context_management": "Parts of earlier turns to remove from the prompt",
-    "defer_loading": "Accepted and ignored: the model always sees every tool",
+    "defer_loading": "A hint: the model always sees every tool",
     "continue_final_message": "The output continues the last message instead of answering it",
     "definition": "The grammar, which is shown to the model but not enforced",
     "disable_parallel_tool_use": "Allow at most one call in an answer",
     "display": "`omitted`: thinking blocks have no text",
-    "eager_input_streaming": "Accepted and ignored: arguments are always streamed",
+    "eager_input_streaming": "A hint: arguments are always streamed",
     "documents": "Documents for the model's chat template; 400 if it reads none",
     "edits": "Edits, applied in order",
     "expires_after[anchor]": "Start of `expires_after[seconds]`: the file's creation",

@@ -1,7 +1,7 @@
 """The headers of requests and responses in the OpenAPI document."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from fairlane.gateway.control.admin.call import IF_MATCH, LONGEST_TAGS, TAGS
 from fairlane.gateway.control.admin.operation import Documented
@@ -19,7 +19,9 @@ from fairlane.gateway.request.service_level import (
     PROGRESS_HEADER,
     READ_TIMEOUT_HEADER,
     TTFT_HEADERS,
+    UNKNOWN_FIELDS_HEADER,
 )
+from fairlane.quotas.tenants import UnknownFields
 from fairlane.scheduler.protocol.lanes import LaneName
 
 Json = dict[str, Any]
@@ -29,6 +31,7 @@ _WHOLE: Json = {"type": "integer", "minimum": 0}
 _MS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_MS}
 _FLAG: Json = {"type": "string", "enum": ["0", "1"]}
 _LANE: Json = {"type": "string", "enum": [lane.value for lane in LaneName]}
+_UNKNOWN: Json = {"type": "string", "enum": [*get_args(UnknownFields)]}
 _ID = "x-request-id"
 _KEY: Json = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
 _CLASS: Json = {"type": "string", "enum": ["guaranteed", "best-effort"]}
@@ -49,6 +52,7 @@ _REQUEST_OF_A_MODEL = {
         TTFT_HEADERS, (_MS, "Deadline of the first token in milliseconds from arrival; refused if it cannot be met")
     ),
     PROGRESS_HEADER: (_FLAG, "1: a waiting stream sends comments with the reason"),
+    UNKNOWN_FIELDS_HEADER: (_UNKNOWN, "`refuse`: unknown fields are an error; overrides the tenant's `unknown_fields`"),
     READ_TIMEOUT_HEADER: (_TEXT, "Seconds that the official SDK waits for a plain answer; ignored if not a number"),
     "traceparent": (_TEXT, "The caller's trace context, which is continued"),
 }

@@ -59,7 +59,7 @@ def query_schema(schema: Json) -> Json:
 
 def _only(values: tuple[object, ...]) -> Json:
     if isinstance(values, HintValues):
-        return {"description": "A hint: accepted and ignored."}
+        return {"description": "A hint: ignored, and named in `x-fairlane-ignored`."}
     texts = [value for value in values if isinstance(value, str)]
     others = [value for value in values if not isinstance(value, str)]
     choices = [_constant(value) for value in others if not (value is True and False in others)]

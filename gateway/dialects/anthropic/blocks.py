@@ -9,19 +9,11 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, json_text
 from fairlane.gateway.dialects.openai.request_bodies import Unsupported
 
 # Characters of one call's input as JSON.
 MAX_INPUT_CHARS = 1024 * 1024
-
-
-class CacheControl(Fields):
-    """A caching hint. It changes nothing, since all of a prompt is cached here."""
-
-    type: Annotated[Literal["ephemeral"], about("Type of this object")]
-    ttl: Annotated[Literal["5m", "1h"] | None, about("Accepted and ignored")] = None
-    scope: Annotated[Hint | None, about("Accepted and ignored")] = None
 
 
 class DirectCaller(Fields):
@@ -35,7 +27,7 @@ class TextBlock(Fields):
 
     type: Annotated[Literal["text"], about("Type of this object")]
     text: Annotated[Text, about("The text")]
-    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
+    cache_control: Ignored = None
     citations: Annotated[Unsupported, about("Accepted and ignored")] = None
 
 
@@ -45,7 +37,7 @@ class ThinkingBlock(Fields):
     type: Annotated[Literal["thinking"], about("Type of this object")]
     thinking: Annotated[Text, about("The model's thinking")]
     signature: Annotated[Text, about("Always `unsigned`: returned thinking is accepted unchecked")] = ""
-    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
+    cache_control: Ignored = None
 
 
 class RedactedThinkingBlock(Fields):
@@ -73,7 +65,7 @@ class ToolUseBlock(Fields):
     input: Annotated[str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any]), about("The arguments")]
     caller: Annotated[DirectCaller | None, about("The caller: the model")] = None
     toolset_name: Annotated[Unsupported, about("Accepted and ignored")] = None
-    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
+    cache_control: Ignored = None
 
 
 def _blocks(content: object) -> object:
@@ -93,7 +85,7 @@ class ToolResultBlock(Fields):
     content: Annotated[TextBlocks | None, about("The content")] = None
     is_error: Annotated[bool | None, about("Whether the tool failed; the content describes how")] = None
     toolset_name: Annotated[Unsupported, about("Accepted and ignored")] = None
-    cache_control: Annotated[CacheControl | None, about("Accepted and ignored: every prompt is cached")] = None
+    cache_control: Ignored = None
 
 
 def _tag(block: object) -> str | None:

@@ -8,14 +8,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from fairlane.gateway.dialects.anthropic.blocks import Blocks, CacheControl, TextBlocks
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, as_unicode
+from fairlane.gateway.dialects.anthropic.blocks import Blocks, TextBlocks
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.neutral import Neutral, hint
-from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS, MAX_STOP_CHARS, Count, Real, Unsupported
+from fairlane.gateway.dialects.openai.request_bodies import (
+    MAX_DEADLINE_MS,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    Count,
+    Real,
+    Unsupported,
+)
 from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.gateway.dialects.openai.tools import MAX_TOOLS, DirectCallers, Parameters
 
-MAX_STOP_SEQUENCES = 16
 MAX_EDITS = 16
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -38,9 +44,9 @@ class CustomTool(Fields):
     description: Text | None = None
     input_schema: Parameters
     strict: bool | None = None
-    cache_control: CacheControl | None = None
-    defer_loading: bool | None = None
-    eager_input_streaming: bool | None = None
+    cache_control: Ignored = None
+    defer_loading: Ignored = None
+    eager_input_streaming: Ignored = None
     allowed_callers: DirectCallers | None = None
     input_examples: Unsupported = None
 
@@ -57,7 +63,7 @@ class ThinkingBody(Fields):
     """Whether the model thinks, and what is shown of it. The budget is not enforced."""
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: Count | None = None
+    budget_tokens: Ignored = None
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -71,20 +77,8 @@ class JsonFormat(Fields):
 class OutputConfig(Fields):
     """The format of the response. The effort is a hint for models that support it."""
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Annotated[Literal["low", "medium", "high", "xhigh", "max"] | None, lenient_in("output_config")] = None
     format: JsonFormat | None = None
-
-
-class MetadataBody(Fields):
-    """The end user of the request."""
-
-    user_id: Hint | None = None
-
-
-class DiagnosticsBody(Fields):
-    """The previous request, for the caller's cache diagnostics."""
-
-    previous_message_id: Hint | None = None
 
 
 class KeptTurns(Fields):
@@ -124,9 +118,9 @@ class PromptBody(Fields):
     thinking: ThinkingBody | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
-    cache_control: CacheControl | None = None
+    cache_control: Ignored = None
     context_management: ContextManagement | None = None
-    user_profile_id: Hint | None = None
+    user_profile_id: Ignored = None
 
 
 class MessagesBody(PromptBody):
@@ -136,7 +130,7 @@ class MessagesBody(PromptBody):
     stop_sequences: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS), AfterValidator(as_unicode)]],
-            Field(max_length=MAX_STOP_SEQUENCES, fail_fast=True),
+            Field(max_length=MAX_STOPS, fail_fast=True),
         ]
         | None
     ) = None
@@ -145,12 +139,18 @@ class MessagesBody(PromptBody):
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     service_tier: ServiceTier | None = None
-    metadata: MetadataBody | None = None
-    diagnostics: DiagnosticsBody | None = None
+    metadata: Ignored = None
+    diagnostics: Ignored = None
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
 _NOT_SERVED: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],), "speed": hint("standard")}
 NEUTRAL_PROMPT: Neutral = _NOT_SERVED
 # Unsupported fields, with the values other than null that have no effect.
-NEUTRAL_MESSAGES: Neutral = {**_NOT_SERVED, "container": (), "fallbacks": ([],), "inference_geo": hint("global")}
+NEUTRAL_MESSAGES: Neutral = {
+    **_NOT_SERVED,
+    "container": (),
+    "fallbacks": ([],),
+    "inference_geo": hint("global"),
+    "workspace_id": hint(),
+}

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fairlane.gateway.dialects.openai.field_types import Hint, Text
-from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
+from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, CALLER_HINTS, Neutral
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.request_bodies import RequestBody
 from fairlane.gateway.dialects.openai.requests import Turn, stated_fields
@@ -17,7 +17,7 @@ from fairlane.gateway.dialects.openai.response_items import Close, Items, turns_
 from fairlane.gateway.dialects.openai.tools import ToolChoice
 from fairlane.gateway.errors import invalid
 
-NEUTRAL_COMPACTION: Neutral = {**CACHE_HINTS, "image": (), "stream": (False,)}
+NEUTRAL_COMPACTION: Neutral = {**CACHE_HINTS, **CALLER_HINTS, "image": (), "stream": (False,)}
 MOST_SUMMARY_TOKENS = 4_096
 _ASKED = (
     "Summarize the conversation so far for an assistant that will go on with it and can see nothing else of it. Keep "
@@ -32,7 +32,6 @@ class CompactBody(RequestBody):
     input: Items | None = None
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
     instructions: Text | None = None
-    prompt_cache_key: Hint | None = None
 
 
 class CompactRequest(ResponseRequest, frozen=True, kw_only=True):

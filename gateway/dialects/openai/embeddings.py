@@ -3,8 +3,7 @@
 from typing import Annotated, Literal
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Hint
-from fairlane.gateway.dialects.openai.neutral import Neutral, hint
+from fairlane.gateway.dialects.openai.neutral import CALLER_HINTS, Neutral, hint
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.request_bodies import Count, Prompts, RequestBody
 from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt, stated_fields
@@ -14,6 +13,7 @@ from fairlane.gateway.errors import invalid
 MAX_INPUTS = 2_048
 Encoding = Literal["float", "base64"]
 NEUTRAL_EMBEDDINGS: Neutral = {
+    **CALLER_HINTS,
     "add_special_tokens": (True,),
     "input_type": (),
     "priority": hint(0),
@@ -28,7 +28,6 @@ class EmbeddingsBody(RequestBody):
     input: Annotated[Prompts, about("Text or token ids, one or several")]
     encoding_format: Annotated[Encoding | None, about("Encoding of the vectors")] = None
     dimensions: Annotated[Count | None, about("Length of each vector")] = None
-    user: Annotated[Hint | None, about("For the caller's own use; it has no effect")] = None
 
 
 class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):

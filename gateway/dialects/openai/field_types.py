@@ -2,12 +2,27 @@
 
 import json
 from collections.abc import Mapping, Set
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 MAX_HINT_CHARS = 512
+# Values that ask for nothing in every field.
+EMPTY: tuple[object, ...] = (None, "", [], {})
+_T = TypeVar("_T")
 
 
 def as_unicode(text: str) -> str:
@@ -58,10 +73,31 @@ def _as_flag(value: object) -> object:
     return value
 
 
+def or_ignored(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo, within: str = "") -> object:
+    """Return a hint's value as declared; None for any other value, whose field the reading of the body then names."""
+    if value in EMPTY:
+        return None
+    try:
+        return read(value)
+    except ValidationError:
+        if info.context is not None and info.field_name is not None:
+            info.context.ignore(within + info.field_name)
+        return None
+
+
+def lenient_in(parent: str) -> WrapValidator:
+    """Return the validator of a hint inside the object `parent`."""
+    return WrapValidator(partial(or_ignored, within=f"{parent}."))
+
+
 Off = Annotated[Literal[False], BeforeValidator(_as_flag)]
 Text = Annotated[str, AfterValidator(as_unicode)]
 # A text that does not change how the request is served.
 Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(as_unicode)]
+# A field that never changes what an answer means: a value that is not as declared is ignored and named.
+Lenient = Annotated[_T | None, WrapValidator(or_ignored)]
+# A hint of any shape, ignored and named.
+Ignored = Annotated[None, WrapValidator(or_ignored), WithJsonSchema({})]
 
 
 def _open(schema: dict[str, Any]) -> None:

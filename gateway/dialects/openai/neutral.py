@@ -38,14 +38,16 @@ _VLLM: Neutral = {
     "use_beam_search": (False,),
     "vllm_xargs": hint(),
 }
-NEUTRAL: Neutral = {**_VLLM, "store": hint(False)}
 CACHE_HINTS: Neutral = {
     "prompt_cache_options": hint(),
     "prompt_cache_retention": hint("in_memory", "in-memory", "24h"),
 }
+CALLER_HINTS: Neutral = {"metadata": hint(), "prompt_cache_key": hint(), "safety_identifier": hint(), "user": hint()}
+# SGLang's and llama.cpp's constraints of the output and choices of an adapter.
+_OTHER_ENGINES: Neutral = {"ebnf": (), "grammar": (), "json_schema": (), "lora_path": (), "regex": ()}
+NEUTRAL: Neutral = {**_VLLM, **_OTHER_ENGINES, **CACHE_HINTS, **CALLER_HINTS, "store": hint(False)}
 NEUTRAL_CHAT: Neutral = {
     **NEUTRAL,
-    **CACHE_HINTS,
     "audio": (),
     "chat_template": (),
     "echo": (False,),

@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from fairlane.gateway.dialects.openai.field_types import EMPTY
 from fairlane.gateway.dialects.openai.neutral import HintValues, Neutral
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import MAX_FIELD_NAME, read_object, shown_name
@@ -19,7 +20,6 @@ from fairlane.gateway.http.json_reader import MAX_FIELD_NAME, read_object, shown
 MAX_IGNORED = 16
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _INDEX = re.compile(r"\.\[\d+\]")
-_EMPTY: tuple[object, ...] = (None, "", [], {})
 Path = tuple[int | str, ...]
 _RULES = {
     "dict_type": "must be an object",
@@ -73,7 +73,7 @@ def checked_fields(
     for name in sorted(neutral.keys() & given):
         _check_neutral(name, given.pop(name), neutral[name], reading)
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(given, context=reading)
     except ValidationError as error:
         is_unknown = any(found["type"] == "extra_forbidden" for found in _errors(error))
         refused = _first(error)  # raised below, so that no chained exception quotes the body
@@ -86,7 +86,7 @@ def checked_fields(
 
 
 def _check_neutral(name: str, value: object, known: tuple[object, ...], reading: Reading | None) -> None:
-    if value in _EMPTY or any(type(value) is type(each) and value == each for each in known):
+    if value in EMPTY or any(type(value) is type(each) and value == each for each in known):
         return
     if not isinstance(known, HintValues):
         raise invalid(name, f"`{name}` is not supported yet.")
@@ -97,12 +97,12 @@ def _check_neutral(name: str, value: object, known: tuple[object, ...], reading:
 def _without_unknown(kind: type[Body], given: Mapping[str, object], reading: Reading) -> Body:
     try:
         unknown = [
-            path for path, value in _unknown(kind.model_validate(given, extra="allow"), ()) if value not in _EMPTY
+            path for path, value in _unknown(kind.model_validate(given, extra="allow"), ()) if value not in EMPTY
         ]
         if not (unknown and reading.refuses_unknown):
             for path in unknown:
                 reading.ignore(".".join(step for step in path if isinstance(step, str)))
-            return kind.model_validate(given, extra="ignore")
+            return kind.model_validate(given, extra="ignore", context=reading)
         refused = _error(unknown[0], _RULES["extra_forbidden"])
     except ValidationError as error:
         refused = _first(error)

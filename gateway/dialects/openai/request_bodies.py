@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.message_parts import Content, Thought
 from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
 from fairlane.gateway.dialects.openai.structures import StructureFields
@@ -19,7 +19,7 @@ from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 MAX_CHOICES = 16
 # Prompts times choices per request.
 MAX_SEQUENCES = 128
-MAX_STOPS = 4
+MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 # Tokens whose scores one request changes.
 MAX_BIASES = 300
@@ -115,7 +115,7 @@ class StreamOptions(Fields):
     """Options of a stream."""
 
     include_usage: bool | None = None
-    include_obfuscation: Off | None = None
+    include_obfuscation: Annotated[Off | None, lenient_in("stream_options")] = None
     continuous_usage_stats: bool | None = None
 
 
@@ -161,10 +161,6 @@ class SampledBody(RequestBody):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
     stream: bool | None = None
-    metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
-    user: Hint | None = None
-    safety_identifier: Hint | None = None
-    prompt_cache_key: Hint | None = None
 
 
 class GenerationBody(StructureFields, SampledBody):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Lenient, Off, Text, lenient_in
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import EffortWord, Rendering, TemplateVariables, with_effort
@@ -50,7 +50,7 @@ class TextFormat(Fields):
     """The format of the text: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")] | None = None
     description: Text | None = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -60,23 +60,23 @@ class TextBody(Fields):
     """Options of the response's text."""
 
     format: TextFormat | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: Annotated[Literal["medium"] | None, lenient_in("text")] = None
 
 
 class ReasoningBody(Fields):
     """Options of the model's reasoning. Only the effort can be set."""
 
     effort: EffortWord | None = None
-    summary: Literal["auto"] | None = None
-    generate_summary: Literal["auto"] | None = None
-    context: Literal["auto"] | None = None
-    mode: Literal["standard"] | None = None
+    summary: Annotated[Literal["auto"] | None, lenient_in("reasoning")] = None
+    generate_summary: Annotated[Literal["auto"] | None, lenient_in("reasoning")] = None
+    context: Annotated[Literal["auto"] | None, lenient_in("reasoning")] = None
+    mode: Annotated[Literal["standard"] | None, lenient_in("reasoning")] = None
 
 
 class ResponseStreamOptions(Fields):
     """Options of a stream."""
 
-    include_obfuscation: Off | None = None
+    include_obfuscation: Annotated[Off | None, lenient_in("stream_options")] = None
 
 
 class InputTokensBody(SampledBody):
@@ -102,7 +102,11 @@ class InputTokensBody(SampledBody):
     reasoning: ReasoningBody | None = None
     chat_template_kwargs: TemplateVariables | None = None
     stream_options: ResponseStreamOptions | None = None
-    client_metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Text], Field(max_length=64)] | None = None
+    metadata: Lenient[Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)]] = None
+    user: Lenient[Hint] = None
+    safety_identifier: Lenient[Hint] = None
+    prompt_cache_key: Lenient[Hint] = None
+    client_metadata: Ignored = None
 
 
 class ResponseBody(InputTokensBody):

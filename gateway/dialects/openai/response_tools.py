@@ -10,7 +10,7 @@ import msgspec
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Ignored, Off, Text
 from fairlane.gateway.dialects.openai.response_items import Json, full_name
 from fairlane.gateway.dialects.openai.tools import (
     INPUT,
@@ -39,7 +39,7 @@ class CalledAs(msgspec.Struct, frozen=True):
 
 
 class _ToolOptions(Fields):
-    defer_loading: Off | None = None
+    defer_loading: Ignored = None
     allowed_callers: DirectCallers | None = None
     is_async: Annotated[Off | None, Field(alias="async")] = None
 

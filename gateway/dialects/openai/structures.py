@@ -48,7 +48,7 @@ Choices = Annotated[
 class NamedSchema(Fields):
     """A JSON schema; the response follows it whether `strict` or not."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), about("Name")]
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$"), about("Name")]
     description: Annotated[Text | None, about("A description for the model")] = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema"), about("The JSON schema")] = None
     strict: Annotated[bool | None, about("Whether calls or answers must match the schema")] = None

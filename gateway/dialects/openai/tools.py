@@ -14,16 +14,16 @@ from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, jso
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
-MAX_TOOLS = 128
+MAX_TOOLS = 1_024
 # The only argument of a custom tool, as the model sees it.
 INPUT = "input"
 # Names, descriptions and schemas of one request's tools together, as JSON.
-MAX_TOOLS_CHARS = 512 * 1024
+MAX_TOOLS_CHARS = 1024 * 1024
 # Per message.
 MAX_CALLS = 128
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 Mode = Literal["none", "auto", "required"]
 # Only the model itself may call a tool.
 DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]

@@ -25,7 +25,7 @@ _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _ANYTHING = r"/(?s:.*)/"
 # A text that is not a call without an opening mark.
 _NO_BRACE = r"/\s*([^\s{](?s:.*))?/"
-_TAG_NAME = re.compile(r"[^<>\s]{1,64}")
+_TAG_NAME = re.compile(r"[^<>\s]{1,128}")
 # Applied to a schema as JSON; also matches text that contains one.
 _REFERENCE = re.compile(r'"\$ref": "([^"]*)')
 # Keywords of a string's schema that tags can satisfy.
@@ -140,7 +140,7 @@ class CallGrammar:
     def _arguments(self, rule: str, tool: Tool, *, is_strict: bool) -> Iterator[str]:
         if self._syntax.body == "xml" and not is_strict:
             yield f"{rule}: {rule}_tag*"
-            yield f'{rule}_tag: {_text(tagged.OPEN)} /[^<>\\s]{{1,64}}/ ">" {rule}_text "\\n"'
+            yield f'{rule}_tag: {_text(tagged.OPEN)} /[^<>\\s]{{1,128}}/ ">" {rule}_text "\\n"'
             yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
         elif self._syntax.body == "xml" and _fits_tags(tool.parameters):
             properties, required = tool.parameters.get("properties", {}), set(tool.parameters.get("required", ()))

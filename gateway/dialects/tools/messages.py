@@ -19,7 +19,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _ALL = (START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS)
 _MARKS, _ANY_MARK = Marks(_ALL), re.compile("|".join(map(re.escape, _ALL)))
 MAX_HEADER_CHARS = 512
-_TO = re.compile(r"(?:^|[\s>])to=(?:functions\.)?([\w.-]{1,64})(?=[\s<]|$)", re.ASCII)
+_TO = re.compile(r"(?:^|[\s>])to=(?:functions\.)?([\w.-]{1,128})(?=[\s<]|$)", re.ASCII)
 # How a response may begin that continues its prompt's `<|start|>assistant`.
 _BEGINS_TO = re.compile(r"\s{0,8}(?:t|to|to=[^\s<]{0,80}\s{0,8})?")
 _ANALYSIS = re.compile(r"<\|channel\|>\s*analysis\b")

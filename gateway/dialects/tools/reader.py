@@ -23,7 +23,7 @@ from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
 from fairlane.gateway.dialects.tools.syntax import CallSyntax
 
 _MAX_NAMED_HEAD_CHARS = 512
-_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _ARGUMENTS = ("arguments", "parameters")
 _FIRST_KEYS = frozenset({"name", "id", "type", *_ARGUMENTS})
 _TO_ANOTHER = re.compile(r"\s*[;,]?\s*")

@@ -85,6 +85,8 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_tokens: int = 0
     output_tokens: int = 0
     choices: int = 1
+    # Fields of its body that had no effect.
+    ignored: tuple[str, ...] = ()
     # Prompt, cached and output tokens; None: not settled.
     charges: tuple[int, int, int] | None = None
     # Cost of `charges` in nano-units of the currency; None: settled by a gateway that did not know its prices.

@@ -132,6 +132,7 @@ class RequestDetail(RequestFields, OfClass):
     expected_ttft_ms: Annotated[float | None, about("Admission's prediction; null: no worker knew its costs")]
     tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
     choices: Annotated[int, about("Choices of all its prompts")]
+    ignored: Annotated[list[str], about("Fields of its body that had no effect, as `x-fairlane-ignored` names them")]
     time: Annotated[RequestTime, about("Parts of its time so far, on one clock")]
     workers: Annotated[list[str], about("The workers that ended its jobs")]
     takings: Annotated[int, about("Times a worker took it from the queue; above 1: a worker was lost or gave it back")]

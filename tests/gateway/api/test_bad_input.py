@@ -1,5 +1,6 @@
 """Broken and impossible requests: each named, none of them costing anything, the server as well as before."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +19,16 @@ async def served(emptied_valkey: EmbeddedStore) -> AsyncIterator[Served]:
     async with serving(settings(emptied_valkey.url, section=SECTION)) as opened:
         await opened.tenant(limits={"tokens_per_day": 100_000})
         yield opened
+
+
+async def test_an_output_limit_beyond_the_context_is_refused_in_words_that_clients_know(served: Served) -> None:
+    asked = {**ASKED, "max_tokens": 100_000}
+
+    chat, message = await served.post(CHAT, asked), await served.post("/v1/messages", asked)
+
+    assert re.search(r"maximum context length is \d+ tokens\. However", chat.json()["error"]["message"])
+    claude = r"input length and `max_tokens` exceed context limit: \d+ \+ 100000 > \d+"
+    assert re.match(claude, message.json()["error"]["message"])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ from tests.support.gateway.served import Served, serving, settings
 
 pytestmark = pytest.mark.anyio
 TURNS = [{"role": "user", "content": "Hi"}]
+TEXT = {"type": "text", "text": "Hi"}
+TOOL = {"name": "weather", "input_schema": {"type": "object"}}
+CACHE = "cache_control"
 IGNORED = "x-fairlane-ignored"
 BODIES = [
     ("/v1/chat/completions", {"messages": TURNS}),
@@ -58,6 +61,50 @@ async def test_an_image_that_a_tool_returned_is_named_or_refused(served: Served,
     assert omitted.headers[IGNORED] == "messages.content.image_url"
     assert counted.json()["count"] == omitted.json()["usage"]["prompt_tokens"]
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages.[1].content")
+
+
+async def test_a_caller_may_have_them_refused(served: Served) -> None:
+    body = {"model": "tiny", "messages": TURNS, "unheard_of": 1}
+    refused, ignored, wrong = [
+        await served.post("/v1/chat/completions", body, x_fairlane_unknown_fields=value)
+        for value in ("refuse", "ignore", "whatever")
+    ]
+
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "unheard_of")
+    assert (ignored.status_code, ignored.headers[IGNORED]) == (200, "unheard_of")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-fairlane-unknown-fields")
+
+
+async def test_the_requests_record_names_them(served: Served) -> None:
+    answer = await served.post("/v1/chat/completions", {"model": "tiny", "messages": TURNS, "unheard_of": 1})
+    record = await served.get(f"/v1/requests/{answer.json()['id']}")
+
+    assert record.json()["ignored"] == ["unheard_of"]
+
+
+HINTS_INSIDE: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/responses", {"input": "Hi", "reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+    ("/v1/responses", {"input": "Hi", "text": {"verbosity": "low"}}, "text.verbosity"),
+    ("/v1/responses", {"input": "Hi", "metadata": {"a": 1}}, "metadata"),
+    (
+        "/v1/chat/completions",
+        {"messages": TURNS, "stream": True, "stream_options": {"include_obfuscation": True}},
+        "stream_options.include_obfuscation",
+    ),
+    ("/v1/messages", {"messages": TURNS, "output_config": {"effort": "mild"}}, "output_config.effort"),
+    ("/v1/messages", {"messages": TURNS, "system": [{"type": "text", "text": "Be.", "cache_control": 5}]}, CACHE),
+    ("/v1/messages", {"messages": [{**TURNS[0], "content": [{**TEXT, "cache_control": {"ttl": "9h"}}]}]}, CACHE),
+    ("/v1/messages", {"messages": TURNS, "tools": [{**TOOL, "cache_control": {"type": "ephemeral"}}]}, CACHE),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "named"), HINTS_INSIDE)
+async def test_hints_inside_objects_are_known(served: Served, path: str, body: dict[str, Any], named: str) -> None:
+    await served.tenant("strict", unknown_fields="refuse")
+
+    answer = await served.post(path, {"model": "tiny", **body}, tenant="strict")
+
+    assert (answer.status_code, answer.headers.get(IGNORED)) == (200, named), answer.text
 
 
 async def test_a_prompts_tokens_are_counted_whatever_else_is_sent(served: Served) -> None:

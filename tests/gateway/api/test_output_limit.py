@@ -1,5 +1,6 @@
 """An output limit beyond the context: cut to what is left, and named in a header."""
 
+import re
 from typing import Any
 
 import httpx
@@ -17,6 +18,11 @@ pytestmark = pytest.mark.anyio
 TURNS = [{"role": "user", "content": "Hi"}]
 IGNORED = "x-fairlane-ignored"
 BEYOND = 32_000
+WORDS = (
+    re.compile(r"This model's maximum context length is \d+ tokens"),
+    re.compile(r"prompt is too long[^0-9]*\d+ tokens? > \d+"),
+)
+"""By which clients of OpenAI's API, and of Anthropic's, recognise the refusal and shorten the conversation."""
 BODIES = [
     (CHAT, {"messages": TURNS}, "max_tokens"),
     (CHAT, {"messages": TURNS}, "max_completion_tokens"),
@@ -80,3 +86,4 @@ async def test_a_prompt_beyond_the_context_is_refused_by_its_own_field(
 
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", prompt)
+    assert WORDS[path == MESSAGES].search(error["message"])

@@ -134,7 +134,7 @@ async def test_a_text_over_the_context_is_refused_with_its_count(served: Served)
     for refused, param in ((text, "prompt"), (conversation, "messages")):
         assert error_of(refused) == (400, "context_length_exceeded")
         assert refused.json()["error"]["param"] == param
-    assert f"{CARD.context_length + 1} in the prompt" in text.json()["error"]["message"]
+    assert f"resulted in {CARD.context_length + 1} tokens" in text.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
