@@ -6,7 +6,7 @@ ours."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from fairlane.gateway.dialects.anthropic.blocks import Blocks, TextBlocks
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode, lenient_in
@@ -63,7 +63,7 @@ class ThinkingBody(Fields):
     """Whether the model thinks, and what is shown of it. The budget is not enforced."""
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: Ignored = None
+    budget_tokens: Annotated[None, lenient_in("thinking"), WithJsonSchema({})] = None
     display: Literal["summarized", "omitted"] | None = None
 
 
