@@ -132,6 +132,8 @@ class AnswerBuilder(ABC):
         """True if the response takes so long to build that it must be built outside the event loop."""
         parts_of_a_token = 1 + (self._request.logprobs or 0)
         parts = 0
+        if self._request.scored is not None:
+            parts = (1 + self._request.scored) * self._request.n * sum([len(job.prompt_logprobs) for job in self.jobs])
         for choice in self._choices.values():
             parts += len(choice.token_ids) * parts_of_a_token + len(choice.embedding) // 4
         return parts > LARGE_PARTS

@@ -1,23 +1,20 @@
 """Responses that are lists of choices: OpenAI's chat and plain completions."""
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, as_field
 from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.answers.logprobs import TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
 from fairlane.gateway.answers.message import ParsedCall, read_chunk, read_whole
 from fairlane.gateway.dialects.openai.requests import CompletionRequest
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 from fairlane.gateway.http import sse
-from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
-# Log-probability of an impossible token, as in OpenAI's API: JSON has no infinity.
-LOGPROB_MIN = -9999.0
 _encode = msgspec.json.Encoder().encode
 # Placeholder for the text of a frame; the rest of the frame cannot contain it.
 _ANY_TEXT = "\0text\0"
@@ -30,8 +27,6 @@ class ChoicesAnswer(AnswerBuilder):
     # `object` of a whole response, and of a stream's chunks.
     WHOLE: ClassVar[str]
     CHUNK: ClassVar[str]
-    # Content of each choice's first chunk, before its text.
-    OPENING: ClassVar[Json | None] = None
 
     @abstractmethod
     def _new(self, text: str) -> Json: ...
@@ -39,11 +34,36 @@ class ChoicesAnswer(AnswerBuilder):
     @abstractmethod
     def _all(self, index: int, choice: AnswerChoice) -> Json: ...
 
-    def _echo(self, index: int) -> str:
-        return ""
+    def _echoed(self, index: int) -> tuple[Sequence[int], Sequence[PositionLogprobs | None]]:
+        """Return the prompt's tokens and log-probabilities if they precede those of the choice."""
+        return (), ()
 
     @abstractmethod
-    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json: ...
+    def _opening(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        """Return the frames of a stream that precede the choice's text."""
+
+    @abstractmethod
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs | None], before: int) -> Json: ...
+
+    @property
+    def _names(self) -> TokenNames:
+        return TokenNames(self._model.text, self._request.display.names_by_id)
+
+    def _prompt(self, index: int) -> tuple[Sequence[int], Sequence[PositionLogprobs]]:
+        """Return the tokens of a choice's prompt, and the log-probabilities of all but the first."""
+        job = self.jobs[index // self._request.n]
+        return (() if job.message is None else job.message.prompt), job.prompt_logprobs
+
+    def _prompt_fields(self, index: int) -> Json:
+        request, fields = self._request, Json()
+        if request.display.token_ids:
+            fields["prompt_token_ids"] = [*self._prompt(index)[0]]
+        if request.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = prompt_logprobs(self._model.text, *self._prompt(index), request.prompt_logprobs)
+        return fields
+
+    def _ids(self, token_ids: Sequence[int]) -> Json:
+        return {"token_ids": [*token_ids]} if self._request.display.token_ids else {}
 
     def ending(self) -> bytes:
         if not self._request.include_usage:
@@ -56,8 +76,10 @@ class ChoicesAnswer(AnswerBuilder):
         for index, choice in sorted(self._choices.items()):
             logprobs = None
             if self._request.logprobs is not None:
-                logprobs = self._logprobs(choice.token_ids, choice.logprobs, 0)
-            choices.append({"index": index, "logprobs": logprobs, **self._all(index, choice)})
+                token_ids, known = self._echoed(index)
+                logprobs = self._logprobs((*token_ids, *choice.token_ids), (*known, *choice.logprobs), 0)
+            shown = self._ids(choice.token_ids)
+            choices.append({"index": index, "logprobs": logprobs, **self._all(index, choice), **shown})
             remarks = self._remarks(index, choice.finish_reason, choice.incomplete) | remarks  # of the first choice
         return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | as_field(remarks)
 
@@ -65,16 +87,15 @@ class ChoicesAnswer(AnswerBuilder):
         frame = sse.data(self._chunk([_choice(index, self._new(_ANY_TEXT), None, None)]))
         before, _, after = frame.rpartition(_encode(_ANY_TEXT))
         choice.frame = before, after
-        echo = self._echo(index)
-        frames = [] if self.OPENING is None else [sse.data(self._chunk([_choice(index, self.OPENING, None, None)]))]
-        return [*frames, before, _encode(echo), after] if echo else frames
+        return self._opening(index, choice)
 
     def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         logprobs = None if self._request.logprobs is None else self._logprobs_of(chunk, choice)
-        if logprobs is None and chunk.finish_reason is None and not self._request.continuous_usage:
+        ids, is_plain = self._ids(chunk.token_ids), logprobs is None and not self._request.continuous_usage
+        if is_plain and chunk.finish_reason is None and not ids:
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []
-        update = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
+        update = _choice(chunk.index, self._new(chunk.text) | ids, logprobs, chunk.finish_reason)
         remarks = self._remarks(chunk.index, chunk.finish_reason)
         return [sse.data(self._chunk([update]) | as_field(remarks))]
 
@@ -82,7 +103,7 @@ class ChoicesAnswer(AnswerBuilder):
         if self._request.logprobs is None or not chunk.token_ids:
             return None
         logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)
-        choice.characters += sum([_characters(self._model.text, token_id) for token_id in chunk.token_ids])
+        choice.characters += sum(self._names.characters(chunk.token_ids))
         return logprobs
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -111,9 +132,15 @@ class ChatAnswer(ChoicesAnswer):
     """Choices that are assistant messages; the first chunk of each names the role."""
 
     ID_PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
-    OPENING: ClassVar[Json | None] = {"delta": {"role": "assistant", "content": "", "refusal": None}}
+    OPENING: ClassVar[Json] = {"delta": {"role": "assistant", "content": "", "refusal": None}}
     # Fields that carry reasoning.
     REASONING: ClassVar[tuple[str, ...]] = ("reasoning_content",)
+
+    def whole(self) -> Json:
+        return super().whole() | self._prompt_fields(0)
+
+    def _opening(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        return [sse.data(self._chunk([_choice(index, self.OPENING, None, None)]) | self._prompt_fields(index))]
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         choice.reader = self._reader()
@@ -125,15 +152,15 @@ class ChatAnswer(ChoicesAnswer):
         if reader is None:
             return super()._emit(chunk, choice)
         frames, deltas = [], [self._delta(delta) for delta in read_chunk(reader, chunk)]
-        logprobs = self._logprobs_of(chunk, choice)
-        if not deltas and (logprobs is not None or chunk.finish_reason is not None):
+        logprobs, ids = self._logprobs_of(chunk, choice), self._ids(chunk.token_ids)
+        if not deltas and (logprobs is not None or chunk.finish_reason is not None or ids):
             deltas.append({})
         for number, delta in enumerate(deltas, 1 - len(deltas)):
             finish = _finish(chunk.finish_reason, reader.calls, reader.incomplete) if number == 0 else None
-            update = _choice(chunk.index, {"delta": delta}, logprobs, finish)
+            update = _choice(chunk.index, {"delta": delta, **ids}, logprobs, finish)
             remarks = {} if finish is None else self._remarks(chunk.index, finish, reader.incomplete)
             frames.append(sse.data(self._chunk([update]) | as_field(remarks)))
-            logprobs = None
+            logprobs, ids = None, self._ids(())
         return frames
 
     def _new(self, text: str) -> Json:
@@ -159,8 +186,8 @@ class ChatAnswer(ChoicesAnswer):
             fields["tool_calls"] = [_call_delta(call) for call in delta.calls]
         return fields
 
-    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
-        return chat_logprobs(self._model.text, token_ids, logprobs)  # chat has no offsets
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs | None], before: int) -> Json:
+        return chat_logprobs(self._names, token_ids, [each for each in logprobs if each is not None])  # has no offsets
 
 
 def _finish(reason: FinishReason | None, calls: int, incomplete: str | None) -> str | None:
@@ -194,51 +221,26 @@ class CompletionAnswer(ChoicesAnswer):
         return {"text": text}
 
     def _all(self, index: int, choice: AnswerChoice) -> Json:
-        return {"text": self._echo(index) + "".join(choice.text), "finish_reason": choice.finish_reason or "stop"}
+        text, finish_reason = self._echo(index) + "".join(choice.text), choice.finish_reason or "stop"
+        return {"text": text, "finish_reason": finish_reason, **self._prompt_fields(index)}
 
-    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
-        return completion_logprobs(self._model.text, token_ids, logprobs, before)
+    def _opening(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        echo, fields = self._echo(index), self._prompt_fields(index)
+        if not (echo or fields):
+            return []
+        token_ids, known = self._echoed(index)
+        choice.characters = sum(self._names.characters(token_ids))
+        logprobs = self._logprobs(token_ids, known, 0) if token_ids else None
+        return [sse.data(self._chunk([_choice(index, self._new(echo) | fields, logprobs, None)]))]
 
+    def _echoed(self, index: int) -> tuple[Sequence[int], Sequence[PositionLogprobs | None]]:
+        request = self._request
+        if request.logprobs is None or not isinstance(request, CompletionRequest) or not request.echo:
+            return (), ()
+        prompt, logprobs = self._prompt(index)
+        most = request.logprobs
+        shorter = [PositionLogprobs(each.logprob, each.top[:most], each.rank) for each in logprobs]
+        return prompt, (None, *shorter)
 
-def chat_logprobs(text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> dict[str, Any]:
-    """Return `logprobs` of a chat choice or chunk. Both sequences have one entry per token."""
-    content = []
-    for token_id, drawn in zip(token_ids, logprobs, strict=True):
-        top = [_named(text, other, logprob) for other, logprob in drawn.top]
-        content.append({**_named(text, token_id, drawn.logprob), "top_logprobs": top})
-    return {"content": content, "refusal": None}
-
-
-def completion_logprobs(
-    text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], text_offset: int
-) -> dict[str, Any]:
-    """Return `logprobs` of a completion choice or chunk. `text_offset`: characters of the choice that precede these
-    tokens."""
-    lengths = [_characters(text, token_id) for token_id in token_ids]
-    return {
-        "tokens": [_completion_name(text, token_id) for token_id in token_ids],
-        "token_logprobs": [_finite(drawn.logprob) for drawn in logprobs],
-        "top_logprobs": [
-            {_completion_name(text, other): _finite(logprob) for other, logprob in drawn.top} for drawn in logprobs
-        ],
-        "text_offset": list(itertools.accumulate(lengths, initial=text_offset))[: len(token_ids)],
-    }
-
-
-def _named(text: TextModel, token_id: int, logprob: float) -> dict[str, Any]:
-    name, _ = text.token_name(token_id)
-    return {"token": name, "logprob": _finite(logprob), "bytes": list(text.token_bytes(token_id))}
-
-
-def _completion_name(text: TextModel, token_id: int) -> str:
-    name, is_partial = text.token_name(token_id)
-    return f"bytes:{name}" if is_partial else name
-
-
-def _characters(text: TextModel, token_id: int) -> int:
-    """Return the number of characters that begin in a token."""
-    return sum([byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id)])
-
-
-def _finite(logprob: float) -> float:
-    return max(logprob, LOGPROB_MIN)
+    def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs | None], before: int) -> Json:
+        return completion_logprobs(self._names, token_ids, logprobs, before)

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, Usage, as_field
-from fairlane.gateway.answers.choices import chat_logprobs
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
+from fairlane.gateway.answers.logprobs import TokenNames, chat_logprobs
 from fairlane.gateway.answers.message import read_chunk
 from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.dialects.openai.compaction import CompactRequest
@@ -93,7 +93,7 @@ class ResponseAnswer(AnswerBuilder):
         self._finish = chunk.finish_reason or self._finish
         logprobs: list[Json] = []
         if self._request.logprobs is not None:
-            logprobs = chat_logprobs(self._model.text, chunk.token_ids, chunk.logprobs)["content"]
+            logprobs = chat_logprobs(TokenNames(self._model.text), chunk.token_ids, chunk.logprobs)["content"]
         return self._output.feed(read_chunk(self._reader_of_all, chunk), logprobs, len(chunk.token_ids))
 
     def _event(self, event: Json) -> bytes:

@@ -34,15 +34,17 @@ class StopMatcher:
         self._starts = [0] * len(self._stops)
         # The stop string that was completed, if any.
         self.stopped_by: str | None = None
+        # The emitted text includes it.
+        self.keeps_stop = False
 
     def feed(self, text: str) -> str:
         seen = self._held + text
         candidates = list(zip(self._stops, self._starts, strict=True))
         found = [(at + len(stop), at, stop) for stop, start in candidates if (at := seen.find(stop, start)) >= 0]
         if found:
-            _, end, self.stopped_by = min(found)
+            past, end, self.stopped_by = min(found)
             self._held = ""
-            return seen[:end]
+            return seen[: past if self.keeps_stop else end]
         starts = [_possible_start(stop, seen, start) for stop, start in candidates]
         free = min(starts, default=len(seen))
         self._starts = [start - free for start in starts]
@@ -239,6 +241,12 @@ class TokenStream:
     def stopped_by(self) -> str | None:
         return None if self._stops is None else self._stops.stopped_by
 
+    def show(self, *, special: bool, ends: Collection[int], keeps_stops: bool) -> None:
+        """Set what the text has of special tokens, stop strings and the tokens that end the choice."""
+        self._vocabulary = self._vocabulary.showing(None if special else (), hidden=() if keeps_stops else ends)
+        if self._stops is not None:
+            self._stops.keeps_stop = keeps_stops
+
     def push(self, token_ids: Sequence[int]) -> TextPiece:
         stops = self._stops
         if stops is None:
@@ -268,3 +276,11 @@ class TokenStream:
         text = self._utf8.decode(spelled)
         self._is_partial = bool(self._utf8.getstate()[0])
         return text
+
+
+class DiscardedTokens(TokenStream):
+    """The output of a choice that requests none: its worker generates a placeholder, which is neither shown nor
+    charged."""
+
+    def push(self, token_ids: Sequence[int]) -> TextPiece:
+        return TextPiece("", 0, True)

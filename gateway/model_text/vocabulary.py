@@ -44,12 +44,19 @@ class Vocabulary:
         # Special tokens that plain text may produce: the unknown token and single bytes.
         self.spelled = frozenset(self._find_spelled(document["model"]))
         self._shown: Mapping[int, bytes] = {}
+        self._hidden: Collection[int] = ()
         self._first: dict[int, bytes | None] = {}
         self._later: dict[int, bytes | None] = {}
 
-    def showing(self, names: Collection[str]) -> "Vocabulary":
+    def showing(self, names: Collection[str] | None, *, hidden: Collection[int] = ()) -> "Vocabulary":
+        """Return the vocabulary with these special tokens, or all, as text by name, and without the `hidden` tokens."""
         other = copy.copy(self)
-        other._shown = {token: name.encode("utf-8") for token, name in self._special.items() if name in names}
+        names = {*self._special.values()} if names is None else names
+        other._shown = {
+            **self._shown,
+            **{token: name.encode() for token, name in self._special.items() if name in names},
+        }
+        other._hidden = hidden
         other._first, other._later = {}, {}
         return other
 
@@ -86,6 +93,8 @@ class Vocabulary:
         return 0 if self._longest is None else len(text.encode("utf-8").translate(None, self._mute)) // self._longest
 
     def _make_piece(self, token_id: int, first: bool) -> bytes | None:
+        if token_id in self._hidden:
+            return None
         if token_id in self._shown:
             return self._shown[token_id]
         token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)

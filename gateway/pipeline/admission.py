@@ -67,7 +67,7 @@ def measure(
 
 def _most_output(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
     if request.max_tokens is not None and not request.is_cut:
-        return request.max_tokens
+        return max(1, request.max_tokens)  # of none, a placeholder is generated
     left = max(1, model.longest - prompt_tokens)
     if request.max_tokens is not None:
         return min(left, request.max_tokens)

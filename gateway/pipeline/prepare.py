@@ -12,6 +12,7 @@ import msgspec
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
 from fairlane.gateway.dialects.grammar.structure import CheckedGrammar
+from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
@@ -23,7 +24,7 @@ from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_traces.recorder import Asked, TraceRecorder
 from fairlane.gateway.insight.telemetry.tracing import Value
-from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.gateway.model_text.tokenizer import DiscardedTokens, PromptTooLong, TextModel, TokenStream
 from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, measure, too_long
 from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext
@@ -47,6 +48,8 @@ _OTHER_MODEL = {
     False: "This model makes embeddings and generates no text: use /v1/embeddings.",
 }
 
+# Of one request, over all its prompts and choices: about 100 MB while they are collected.
+MAX_PROMPT_LOGPROBS = 500_000
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
 
@@ -114,8 +117,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def reader(self) -> TokenStream:
         text, request = self.model.text, self.request
+        if request.max_tokens == 0:
+            return DiscardedTokens(text)
         shows_marks = isinstance(request, ChatRequest) and text.output_format.shows_marks(request.offered_tools)
-        return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
+        stream = TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
+        if request.display is not USUAL_DISPLAY or request.stop_token_ids:
+            stream.show(special=request.display.special_tokens, ends=self._ends, keeps_stops=request.display.stops)
+        return stream
+
+    @property
+    def _ends(self) -> tuple[int, ...]:
+        return self.request.sampling(0, self.model.text.card.eos_token_ids).stop_token_ids
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """Return the class header's value. The queue may have given a weaker guarantee than admission."""
@@ -283,6 +295,8 @@ class Preparer:
         _check_fields(request, model.text)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` contains no tokens.")
+        if request.scored is not None:
+            _check_scores(request, prompts)
         if self.cuts_output:
             request = cut_output(request, model, prompts)
         if usual := model.text.usual_draw:
@@ -315,6 +329,13 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
     return [tuple(chain.from_iterable(pack)) for pack in packs], [[*map(len, pack)] for pack in packs]
 
 
+def _check_scores(request: GenerationRequest, prompts: Sequence[Tokens]) -> None:
+    found = sum(map(len, prompts)) * request.n * (1 + (request.scored or 0))
+    if found > MAX_PROMPT_LOGPROBS:
+        param = "echo" if request.prompt_logprobs is None else "prompt_logprobs"
+        raise invalid(param, f"`{param}`: {found} log-probabilities of prompts; at most {MAX_PROMPT_LOGPROBS}.")
+
+
 def _check_fields(request: GenerationRequest, text: TextModel) -> None:
     biased = request.draw.get("logit_bias")
     named = [token for token, _ in biased] if biased else ()
@@ -322,6 +343,8 @@ def _check_fields(request: GenerationRequest, text: TextModel) -> None:
         if tokens and max(tokens) >= text.card.vocab_size:
             raise invalid(field, f"`{field}` contains a token id that is not below {text.card.vocab_size}.")
     for field in text.refused_fields:
+        if field == "prompt_logprobs" and request.scored is not None and request.prompt_logprobs is None:
+            raise invalid("echo", "`echo` with `logprobs` cannot be served: the engine of this model does not take it.")
         if request.asks_for(field):
             raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
 

@@ -66,7 +66,7 @@ class Earlier:
 
         Raises STORE_ERRORS."""
         first = messages[0]
-        if first.sampling.logprobs is not None:
+        if first.sampling.logprobs is not None or first.sampling.prompt_logprobs is not None:
             return []
         until_s = asyncio.get_running_loop().time() + min(self.patience_s, _due_s(first))
         found = [await self._heads_of(run, caller.root, once, plan, messages, until_s) for run in caller.runs]

@@ -202,7 +202,7 @@ class TokenEvents:
             text += piece.text
         token_ids, logprobs = delta.token_ids, delta.logprobs
         if piece.stopped:
-            finish, choice.stopped_at = "stop", piece.counted
+            finish, choice.stopped_at = "stop" if reader.stopped_by is not None else "length", piece.counted
             counted = max(0, piece.counted - delta.first_index)
             token_ids, logprobs = token_ids[:counted], logprobs[:counted]
         choice.sent = choice.counted if piece.stopped else delta.first_index + len(token_ids)

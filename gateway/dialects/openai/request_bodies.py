@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from fairlane.gateway.dialects.openai.engine_fields import MAX_LOGPROBS, EngineFields
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.message_parts import Content, Thought
 from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
@@ -163,7 +164,7 @@ class SampledBody(RequestBody):
     stream: bool | None = None
 
 
-class GenerationBody(StructureFields, SampledBody):
+class GenerationBody(StructureFields, EngineFields, SampledBody):
     """The common fields of chat and plain completions."""
 
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -183,7 +184,7 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
@@ -198,6 +199,7 @@ class CompletionBody(GenerationBody):
     """The body of `POST /v1/completions`: one prompt or several, as text or as token ids."""
 
     prompt: Prompts
-    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
     best_of: Count | None = None

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
+from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY, Display, read_display
 from fairlane.gateway.dialects.openai.message_parts import read_parts
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
@@ -36,7 +37,10 @@ _SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos"}
 # Fields that `Rendering` has, besides the effort.
 _RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"})
 # Parameters that shape the distribution, from which a model may have its own defaults.
-_DRAW_FIELDS = frozenset(Sampling.__struct_fields__) - {"seed", "min_tokens", "stop_token_ids", "logprobs"}
+_DRAW_FIELDS = frozenset(Sampling.__struct_fields__)
+_DRAW_FIELDS -= {"seed", "min_tokens", "stop_token_ids", "logprobs", "prompt_logprobs"}
+# Fields of which zero asks for something.
+_COUNTS_FROM_ZERO = frozenset({"logprobs", "prompt_logprobs"})
 
 
 class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
@@ -64,6 +68,9 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     seed: int | None = None
     # None: no log-probabilities; k: those of the chosen token and of the k most likely.
     logprobs: int | None = None
+    # The same of the prompt, in vLLM's form.
+    prompt_logprobs: int | None = None
+    display: Display = USUAL_DISPLAY
     # Fields of `Sampling` that the caller stated; once the model is known, also the model's defaults.
     draw: Mapping[str, Any] = {}
     # Tokens that end a choice, in addition to the model's own.
@@ -81,9 +88,14 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
         """Whether its output limit goes beyond the context, so that the output ends where the context does."""
         return self.max_tokens_param in self.ignored
 
+    @property
+    def scored(self) -> int | None:
+        """Return how many most likely tokens are needed for each prompt token; None: no log-probabilities."""
+        return self.prompt_logprobs
+
     def asks_for(self, field: str) -> bool:
         said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
-        return self.draw.get(field, usual) != usual or bool(said) or (field == "logprobs" and said is not None)
+        return self.draw.get(field, usual) != usual or bool(said) or (field in _COUNTS_FROM_ZERO and said is not None)
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         return Sampling(
@@ -92,6 +104,7 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
             min_tokens=self.min_tokens,
             stop_token_ids=self.stop_token_ids if self.ignore_eos else (*eos, *self.stop_token_ids),
             logprobs=self.logprobs,
+            prompt_logprobs=self.scored,
         )
 
 
@@ -153,6 +166,12 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     prompts: tuple[Prompt, ...]
     echo: bool = False
+
+    @property
+    def scored(self) -> int | None:
+        if self.echo and self.logprobs is not None:
+            return max(self.logprobs, self.prompt_logprobs or 0)
+        return self.prompt_logprobs
 
 
 def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
@@ -244,8 +263,6 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
     if completion.best_of not in (None, n):
         raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
-    if completion.echo and completion.logprobs is not None:
-        raise invalid("echo", "`echo` with `logprobs` is not supported yet.")
     return CompletionRequest(
         prompts=completion.prompt,
         logprobs=completion.logprobs,
@@ -267,6 +284,8 @@ def _common(body: GenerationBody) -> dict[str, Any]:
     if structure is not None and body.ignore_eos:
         reason = f"`ignore_eos` contradicts `{structure.param}`, which defines where the output ends."
         raise invalid("ignore_eos", reason)
+    if body.prompt_logprobs is not None and body.stream:
+        raise invalid("prompt_logprobs", "`prompt_logprobs` is not available in streams.")
     options = body.stream_options
     return {
         **stated_fields(body),
@@ -276,6 +295,8 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "continuous_usage": bool(options and options.continuous_usage_stats),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,
+        "prompt_logprobs": body.prompt_logprobs,
+        "display": read_display(body),
     }
 
 

@@ -10,8 +10,9 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from fairlane.gateway.answers.builder import AnswerBuilder
-from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer, chat_logprobs, completion_logprobs
+from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
 from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.answers.logprobs import TokenNames, chat_logprobs, completion_logprobs
 from fairlane.gateway.api.completions import ReasoningField, chat
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.fleet import ServedModel
@@ -24,6 +25,7 @@ from tests.support.gateway.one_request import job
 from tests.support.gateway.tool_models import tool_card
 
 MODEL = TextModel(byte_level_card())
+NAMES = TokenNames(MODEL)
 SHAPES: list[type[AnswerBuilder]] = [ChatAnswer, CompletionAnswer]
 
 
@@ -196,7 +198,7 @@ def test_the_log_probabilities_of_a_stream_are_those_of_the_whole() -> None:
 
 def test_chat_logprobs_name_each_token_with_its_bytes() -> None:
     ids = list(MODEL.encode("é🙂"))
-    told = chat_logprobs(MODEL, ids, [PositionLogprobs(-0.25, ((ids[0], -0.25),))] * len(ids))
+    told = chat_logprobs(NAMES, ids, [PositionLogprobs(-0.25, ((ids[0], -0.25),))] * len(ids))
 
     assert bytes(byte for entry in told["content"] for byte in entry["bytes"]).decode() == "é🙂"
     assert told["content"][0]["logprob"] == -0.25
@@ -205,7 +207,7 @@ def test_chat_logprobs_name_each_token_with_its_bytes() -> None:
 
 def test_completion_logprobs_say_where_each_token_begins() -> None:
     ids, logprobs = drawn("Paris is")
-    told = completion_logprobs(MODEL, ids, logprobs, text_offset=10)
+    told = completion_logprobs(NAMES, ids, logprobs, text_offset=10)
 
     assert told["tokens"] == [MODEL.token_text(token) for token in ids]
     assert told["text_offset"][0] == 10
@@ -222,8 +224,8 @@ def test_parts_of_a_character_are_named_by_their_bytes() -> None:
     ]
     logprobs = [PositionLogprobs(-0.5, ((ids[0], -0.5), (ids[1], -0.6)))] * len(ids)
 
-    told = chat_logprobs(MODEL, ids, logprobs)["content"]
-    legacy = completion_logprobs(MODEL, ids, logprobs, 3)
+    told = chat_logprobs(NAMES, ids, logprobs)["content"]
+    legacy = completion_logprobs(NAMES, ids, logprobs, 3)
     chunks = [TextChunk(0, "", (token,), (drawn,), None) for token, drawn in zip(ids, logprobs, strict=True)]
     parts = [chunk["choices"][0]["logprobs"] for chunk in streamed(CompletionAnswer, *chunks, logprobs=2)]
 
@@ -239,19 +241,19 @@ def test_parts_of_a_character_are_named_by_their_bytes() -> None:
 def test_what_cannot_come_is_a_number_that_json_can_say() -> None:
     ids, logprobs = drawn("Paris", logprob=-math.inf)
 
-    assert chat_logprobs(MODEL, ids, logprobs)["content"][0]["logprob"] == -9999.0
-    assert completion_logprobs(MODEL, ids, logprobs, 0)["token_logprobs"][0] == -9999.0
-    assert -9999.0 in completion_logprobs(MODEL, ids, logprobs, 0)["top_logprobs"][0].values()
+    assert chat_logprobs(NAMES, ids, logprobs)["content"][0]["logprob"] == -9999.0
+    assert completion_logprobs(NAMES, ids, logprobs, 0)["token_logprobs"][0] == -9999.0
+    assert -9999.0 in completion_logprobs(NAMES, ids, logprobs, 0)["top_logprobs"][0].values()
 
 
 def test_no_tokens_no_logprobs() -> None:
-    assert chat_logprobs(MODEL, [], []) == {"content": [], "refusal": None}
-    assert completion_logprobs(MODEL, [], [], 4)["text_offset"] == []
+    assert chat_logprobs(NAMES, [], []) == {"content": [], "refusal": None}
+    assert completion_logprobs(NAMES, [], [], 4)["text_offset"] == []
 
 
 def test_tokens_and_their_logprobs_have_to_match() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        chat_logprobs(MODEL, [1, 2], [PositionLogprobs(-1.0, ())])
+        chat_logprobs(NAMES, [1, 2], [PositionLogprobs(-1.0, ())])
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -17,11 +17,13 @@ from fairlane.scheduler.protocol.messages import (
     Event,
     Finished,
     FinishReason,
+    Job,
     Lease,
     ModelCard,
     Outcome,
     Paused,
     PositionLogprobs,
+    PromptLogprobs,
     TokenDelta,
     WorkerStatus,
 )
@@ -41,6 +43,13 @@ IDLE_MS = 20
 LONGEST_BEAT_S = 0.2
 
 T = TypeVar("T")
+
+
+def _of_prompt(job: Job) -> PromptLogprobs:
+    """Token 65 is more likely than each of the prompt's own."""
+    most = job.sampling.prompt_logprobs or 0
+    found = [PositionLogprobs(-0.75, ((65, -0.25), (token, -0.75))[:most], 2) for token in job.prompt[1:]]
+    return PromptLogprobs(job_id=job.job_id, first=1, logprobs=tuple(found))
 
 
 @cache
@@ -232,6 +241,8 @@ class HandWorker:
             return
         if job.job_id in self.held or self._is_held(lease):
             return
+        if not made and job.sampling.prompt_logprobs is not None:
+            self.outlet.put([Publication(lease, (_of_prompt(job),))])
         token = self._next(lease, len(made))
         made.append(token)
         finish: FinishReason | None = None

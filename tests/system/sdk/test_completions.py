@@ -36,6 +36,7 @@ HONOURED: list[tuple[OfField, Callable[[Completion], bool]]] = [
     ({"echo": True}, lambda answer: text(answer) == PROMPT + SAID),
     ({"frequency_penalty": 2, "logit_bias": {"260": 10}}, lambda answer: text(answer).count(" the the the") == 0),
     ({"logit_bias": {"260": 100}}, lambda answer: text(answer) == " the the the the"),
+    ({"echo": True, "logprobs": 1, "max_tokens": 0}, lambda answer: text(answer) == PROMPT),
     ({"logprobs": 0}, lambda answer: answer.choices[0].logprobs is not None),
     ({"logprobs": 2}, lambda answer: answer.choices[0].logprobs is not None),
     ({"max_tokens": 2}, lambda answer: output_tokens(answer) == 2),
@@ -53,8 +54,7 @@ HONOURED: list[tuple[OfField, Callable[[Completion], bool]]] = [
 ]
 REFUSED: list[tuple[str, OfField]] = [
     ("best_of", {"best_of": 2}),
-    ("echo", {"echo": True, "logprobs": 1}),
-    ("logprobs", {"logprobs": 6}),
+    ("logprobs", {"logprobs": 21}),
     ("prompt", {"prompt": ""}),
     ("prompt", {"prompt": []}),
     ("prompt", {"prompt": ["x"] * 129}),
