@@ -1,25 +1,24 @@
-"""Content blocks on the wire: text, thinking, tool calls and their results.
+"""Content blocks on the wire: text, thinking, tool calls and their results, and what an earlier conversation with
+Anthropic's own models may contain.
 
-Other blocks (images, documents, output of Anthropic's own tools) are rejected by their position."""
+Images and files of the user are rejected by their position; those in the results of tools are omitted."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, json_text
-from fairlane.gateway.dialects.openai.request_bodies import Unsupported
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode, json_text
+from fairlane.gateway.dialects.openai.message_parts import omitted
 
 # Characters of one call's input as JSON.
 MAX_INPUT_CHARS = 1024 * 1024
+# Fields of server tools' results that say nothing to a model.
+_UNREAD = frozenset({"type", "cache_control", "citations", "file_id", "media_type", "page_age", "retrieved_at"})
 
-
-class DirectCaller(Fields):
-    """The model itself called the tool."""
-
-    type: Annotated[Literal["direct"], about("Type of this object")]
+Unread = Annotated[Any, about("Accepted and ignored")]
 
 
 class TextBlock(Fields):
@@ -28,15 +27,15 @@ class TextBlock(Fields):
     type: Annotated[Literal["text"], about("Type of this object")]
     text: Annotated[Text, about("The text")]
     cache_control: Ignored = None
-    citations: Annotated[Unsupported, about("Accepted and ignored")] = None
+    citations: Ignored = None
 
 
 class ThinkingBlock(Fields):
     """The model's thinking before a response. The signature is not checked."""
 
     type: Annotated[Literal["thinking"], about("Type of this object")]
-    thinking: Annotated[Text, about("The model's thinking")]
-    signature: Annotated[Text, about("Always `unsigned`: returned thinking is accepted unchecked")] = ""
+    thinking: Annotated[Text | None, about("The model's thinking")] = None
+    signature: Annotated[Any, about("Always `unsigned`: returned thinking is accepted unchecked")] = None
     cache_control: Ignored = None
 
 
@@ -44,10 +43,94 @@ class RedactedThinkingBlock(Fields):
     """Thinking that cannot be read; it is ignored."""
 
     type: Annotated[Literal["redacted_thinking"], about("Type of this object")]
-    data: Annotated[Text, about("The unreadable thinking, which is ignored")]
+    data: Annotated[Any, about("The unreadable thinking, which is ignored")] = None
+    cache_control: Ignored = None
+
+
+def _blocks(content: object) -> object:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else [] if content is None else content
+
+
+TextBlocks = Annotated[
+    list[TextBlock], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock])
+]
+
+
+class DocumentSource(Fields):
+    """The source of a document. Only text is read."""
+
+    type: Annotated[Hint, about("`text` or `content`; others are refused, or omitted from the results of tools")]
+    data: Annotated[Text | None, about("The text")] = None
+    content: Annotated[TextBlocks | None, about("The content")] = None
+    media_type: Unread = None
+    url: Unread = None
+    file_id: Unread = None
+
+    @property
+    def text(self) -> str | None:
+        if self.type == "content":
+            return "\n".join(block.text for block in self.content or ())
+        return self.data if self.type == "text" else None
+
+
+class DocumentBlock(Fields):
+    """A document."""
+
+    type: Annotated[Literal["document"], about("Type of this object")]
+    source: Annotated[DocumentSource | None, about("The document's content")] = None
+    title: Annotated[Text | None, about("The title")] = None
+    context: Annotated[Text | None, about("What the document is about")] = None
+    citations: Ignored = None
+    cache_control: Ignored = None
+
+    @property
+    def text(self) -> str | None:
+        """The text; None if a text model cannot read it."""
+        text = None if self.source is None else self.source.text
+        return text and "\n".join(filter(None, (self.title, self.context, text)))
+
+
+class SearchResultBlock(Fields):
+    """The result of a search by the caller."""
+
+    type: Annotated[Literal["search_result"], about("Type of this object")]
+    content: Annotated[TextBlocks, about("The content")]
+    source: Annotated[Text | None, about("Where it was found")] = None
+    title: Annotated[Text | None, about("The title")] = None
+    citations: Ignored = None
+    cache_control: Ignored = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(filter(None, (self.title, self.source, *(block.text for block in self.content))))
+
+
+class ToolReferenceBlock(Fields):
+    """A tool that a search for tools found."""
+
+    type: Annotated[Literal["tool_reference"], about("Type of this object")]
+    tool_name: Annotated[Hint, about("Name")]
+    cache_control: Ignored = None
+
+    @property
+    def text(self) -> str:
+        return f"[tool: {self.tool_name}]"
+
+
+class OtherBlock(Fields):
+    """A block that is not text: refused, or omitted from the results of tools."""
+
+    type: Annotated[Hint, about("Type of this object")]
+    text: ClassVar[None] = None
+
+
+def _only_type(block: Mapping[str, object]) -> dict[str, object]:
+    return {"type": block["type"]}
 
 
 def _as_json(given: object) -> str:
+    if given in (None, ""):
+        return "{}"
     if not isinstance(given, dict):
         raise PydanticCustomError("input", "must be an object")
     text = json_text(given)
@@ -57,23 +140,40 @@ def _as_json(given: object) -> str:
 
 
 class ToolUseBlock(Fields):
-    """A tool call by the model."""
+    """A tool call by the model; one of a tool that Anthropic runs only in an earlier turn."""
 
-    type: Annotated[Literal["tool_use"], about("Type of this object")]
-    id: Annotated[Hint, Field(min_length=1), about("Identifier")]
-    name: Annotated[Hint, Field(min_length=1), about("Name")]
+    type: Annotated[Hint, about("`tool_use`, or `server_tool_use` and `mcp_tool_use`")]
+    id: Annotated[Hint | None, about("Identifier")] = None
+    name: Annotated[Hint | None, about("Name")] = None
     input: Annotated[str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any]), about("The arguments")]
-    caller: Annotated[DirectCaller | None, about("The caller: the model")] = None
-    toolset_name: Annotated[Unsupported, about("Accepted and ignored")] = None
+    caller: Unread = None
+    server_name: Unread = None
+    toolset_name: Unread = None
     cache_control: Ignored = None
 
 
-def _blocks(content: object) -> object:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+def _tag(block: object) -> str | None:
+    kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
+    if not isinstance(kind, str):
+        return None
+    for ending in ("_tool_use", "_tool_result"):
+        if kind.endswith(ending):
+            return f"<{ending}>"
+    return f"<{kind}>" if kind in _KINDS else "<other>"
 
 
-TextBlocks = Annotated[
-    list[TextBlock], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock])
+ReadBlock = Annotated[
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[DocumentBlock, Tag("<document>")]
+    | Annotated[SearchResultBlock, Tag("<search_result>")]
+    | Annotated[ToolReferenceBlock, Tag("<tool_reference>")]
+    | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
+    Discriminator(lambda block: tag if (tag := _tag(block)) in _READ else tag and "<other>"),
+]
+
+
+ReadBlocks = Annotated[
+    list[ReadBlock], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[ReadBlock])
 ]
 
 
@@ -81,30 +181,71 @@ class ToolResultBlock(Fields):
     """The result of a tool call."""
 
     type: Annotated[Literal["tool_result"], about("Type of this object")]
-    tool_use_id: Annotated[Hint, Field(min_length=1), about("Id of the call that this result answers")]
-    content: Annotated[TextBlocks | None, about("The content")] = None
+    tool_use_id: Annotated[Hint | None, about("Id of the call that this result answers")] = None
+    content: Annotated[ReadBlocks | None, about("The content")] = None
     is_error: Annotated[bool | None, about("Whether the tool failed; the content describes how")] = None
-    toolset_name: Annotated[Unsupported, about("Accepted and ignored")] = None
+    toolset_name: Unread = None
     cache_control: Ignored = None
 
 
-def _tag(block: object) -> str | None:
-    kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
-    return f"<{kind}>" if isinstance(kind, str) else None
+def _readable(value: object) -> str:
+    match value:
+        case str():
+            return as_unicode(value)
+        case list():
+            return "\n".join(filter(None, map(_readable, value)))
+        case {"type": "image"}:
+            return omitted("image")
+        case {"type": "base64"}:
+            return omitted("document")
+        case dict():
+            said = [inner for name, inner in value.items() if name not in _UNREAD and not name.startswith("encrypted")]
+            return _readable(said)
+        case _:
+            return ""
 
 
-_KNOWN = "'text', 'thinking', 'redacted_thinking', 'tool_use' or 'tool_result'"
+class ServerResultBlock(Fields):
+    """The result of a tool that Anthropic ran in an earlier turn."""
+
+    type: Annotated[Hint, about("Type of this object, such as `web_search_tool_result`")]
+    tool_use_id: Annotated[Hint | None, about("Id of the call that this result answers")] = None
+    content: Annotated[
+        str, PlainValidator(_readable, json_schema_input_type=Any), about("The content, of which the model reads texts")
+    ] = ""
+    is_error: Annotated[bool | None, about("Whether the tool failed; the content describes how")] = None
+    caller: Unread = None
+    cache_control: Ignored = None
+
+
+class CompactionBlock(Fields):
+    """A summary of an earlier conversation."""
+
+    type: Annotated[Literal["compaction"], about("Type of this object")]
+    content: Annotated[Text | None, about("The summary")] = None
+    encrypted_content: Unread = None
+    cache_control: Ignored = None
+
+
+_READ = frozenset({"<text>", "<document>", "<search_result>", "<tool_reference>"})
+_KINDS = frozenset(
+    {"text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result", "tool_reference"}
+    | {"compaction"}
+)
 Block = Annotated[
     Annotated[TextBlock, Tag("<text>")]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
     | Annotated[RedactedThinkingBlock, Tag("<redacted_thinking>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
-    | Annotated[ToolResultBlock, Tag("<tool_result>")],
-    Discriminator(
-        _tag,
-        custom_error_type="block",
-        custom_error_message=f"must be a block of the type {_KNOWN}; images, documents and others are not supported",
-    ),
+    | Annotated[ToolUseBlock, Tag("<_tool_use>")]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")]
+    | Annotated[ServerResultBlock, Tag("<_tool_result>")]
+    | Annotated[DocumentBlock, Tag("<document>")]
+    | Annotated[SearchResultBlock, Tag("<search_result>")]
+    | Annotated[ToolReferenceBlock, Tag("<tool_reference>")]
+    | Annotated[CompactionBlock, Tag("<compaction>")]
+    | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
+    Discriminator(_tag, custom_error_type="block", custom_error_message="must be an object with a type"),
 ]
 Blocks = Annotated[
     list[Block], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[Block])

@@ -1,45 +1,31 @@
 """Converts a valid Anthropic body to a chat request.
 
-Blocks become turns. The result of a call is a separate turn, and adjacent turns of one role are merged, since many
-chat templates require alternating roles."""
+Adjacent turns of one role are merged, since many chat templates require alternating roles."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from fairlane.gateway.dialects.anthropic.blocks import (
-    Block,
-    RedactedThinkingBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 from fairlane.gateway.dialects.anthropic.request_bodies import (
     NEUTRAL_MESSAGES,
     NEUTRAL_PROMPT,
     ClearThinking,
     KeptTurns,
-    MessageBody,
     MessagesBody,
     PromptBody,
     ThinkingBody,
     ToolChoiceBody,
 )
+from fairlane.gateway.dialects.anthropic.turns import turns_of
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, merge_turns, stated_fields
-from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
+from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolChoice, checked_choice
 from fairlane.gateway.errors import invalid
 
 Display = Literal["hidden", "omitted", "shown"]
-_HOLDS: dict[str, tuple[type, ...]] = {
-    "user": (TextBlock, ToolResultBlock),
-    "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
-    "system": (TextBlock,),
-}
 _MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 # Claude Code starts its system prompt with a billing block that differs with every request. It is removed, since
 # nothing after a difference is found in the prefix cache.
@@ -56,7 +42,7 @@ class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
 def parse_messages(body: bytes, reading: Reading | None = None) -> MessagesRequest:
     """Parse a body. Raises ApiError naming the field."""
     asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, reading)
-    prompt = _prompt(asked)
+    prompt = _prompt(asked, reading or Reading())
     if asked.service_tier == "standard_only":
         prompt["service_tier"] = "default"
     return MessagesRequest(max_tokens=asked.max_tokens, stop=tuple(asked.stop_sequences or ()), **prompt)
@@ -64,10 +50,10 @@ def parse_messages(body: bytes, reading: Reading | None = None) -> MessagesReque
 
 def parse_count(body: bytes, reading: Reading | None = None) -> MessagesRequest:
     """Parse a body whose prompt is only counted."""
-    return MessagesRequest(**_prompt(checked(PromptBody, NEUTRAL_PROMPT, body, reading)))
+    return MessagesRequest(**_prompt(checked(PromptBody, NEUTRAL_PROMPT, body, reading), reading or Reading()))
 
 
-def _prompt(body: PromptBody) -> dict[str, Any]:
+def _prompt(body: PromptBody, reading: Reading) -> dict[str, Any]:
     tools = tuple(
         Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema, strict=bool(tool.strict))
         for tool in body.tools or ()
@@ -76,7 +62,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
     system = "\n".join(block.text for block in body.system or () if not block.text.startswith(_ATTRIBUTION))
     turns = [Turn(role="system", content=system)] if system else []
     for index, message in enumerate(body.messages):
-        turns += _turns(message, index)
+        turns += turns_of(message, index, reading)
     for edit in (body.context_management and body.context_management.edits) or ():
         turns = _cleared(turns, edit)
     merged = merge_turns(turns, _belongs)
@@ -131,47 +117,6 @@ def _display(thinking: ThinkingBody | None) -> Display:
     if thinking is None or thinking.type == "disabled":
         return "hidden"
     return "omitted" if thinking.display == "omitted" else "shown"
-
-
-def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
-    for place, block in enumerate(message.content):
-        if not isinstance(block, _HOLDS[message.role]):
-            param = f"messages.[{index}].content.[{place}]"
-            raise invalid(param, f"A message of the role '{message.role}' cannot contain a block of this type.")
-    if message.role == "assistant":
-        yield _said(message.content)
-        return
-    texts: list[str] = []
-    has_results = False
-    for block in message.content:
-        if isinstance(block, TextBlock):
-            texts.append(block.text)
-        elif isinstance(block, ToolResultBlock):
-            if texts:
-                yield Turn(role="user", content="\n".join(texts))
-            texts, has_results = [], True
-            text = "\n".join(part.text for part in block.content or ())
-            shown = f"Error: {text}" if block.is_error else text
-            yield Turn(role="tool", content=shown, tool_call_id=block.tool_use_id)
-    if texts or not has_results:
-        yield Turn(role=message.role, content="\n".join(texts))
-
-
-def _said(blocks: Sequence[Block]) -> Turn:
-    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
-    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
-    calls = tuple(
-        ToolCall(name=block.name, arguments=block.input, id=block.id)
-        for block in blocks
-        if isinstance(block, ToolUseBlock)
-    )
-    content = "\n".join(texts)
-    return Turn(
-        role="assistant",
-        content=(content or None) if calls else content,
-        tool_calls=calls,
-        reasoning="\n".join(thoughts) or None,
-    )
 
 
 def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, as_unicode
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.errors import invalid
 
@@ -53,9 +53,9 @@ class Part(Fields):
     signature: Any = None
     data: Any = None
     annotations: Any = None
-    citations: Any = None
+    citations: Ignored = None
     logprobs: Any = None
-    cache_control: Any = None
+    cache_control: Ignored = None
     provider_specific_fields: Any = None
     image_url: Any = None
     input_audio: Any = None

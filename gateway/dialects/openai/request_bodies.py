@@ -5,11 +5,11 @@ Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `mi
 
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.engine_fields import MAX_LOGPROBS, EngineFields
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, as_unicode, lenient_in
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Off, Text, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.message_parts import Content, Thought
 from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
 from fairlane.gateway.dialects.openai.structures import StructureFields
@@ -137,8 +137,8 @@ class Message(Fields):
     thinking_blocks: Thought = ""
     audio: Spoken = ""
     # What answers contain, and clients send back.
-    annotations: Any = None
-    cache_control: Any = None
+    annotations: Annotated[None, lenient_in("messages"), WithJsonSchema({})] = None
+    cache_control: Ignored = None
     provider_specific_fields: Any = None
 
 

@@ -220,8 +220,6 @@ def _turn(message: Message, index: int, reading: Reading) -> Turn:
         if not calls and role != "assistant" and "content" not in message.model_fields_set:
             raise invalid(f"messages.[{index}].content", "`content` is required in a message of this role.")
         content = message.refusal or message.audio
-    if message.annotations:
-        reading.ignore("messages.annotations")
     return Turn(
         role=role,
         content=(content or None) if calls else content,

@@ -203,7 +203,6 @@ def test_a_count_needs_no_answer() -> None:
         ({"messages": [HELLO, said("assistant", text("I look."), call())]}, "messages"),
         ({"messages": [said("user", IMAGE)]}, "messages.[0].content.[0]"),
         ({"messages": [said("user", text("x"), {"type": "document"})]}, "messages.[0].content.[1]"),
-        ({"messages": [said("user", result(content=[IMAGE]))]}, "messages.[0].content.[0].content.[0].type"),
         ({"messages": [said("user", {"type": "text"})]}, "messages.[0].content.[0].text"),
         ({"messages": [said("user", {**text("x"), "more": 1})]}, "messages.[0].content.[0].more"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages.[0].content.[0]"),

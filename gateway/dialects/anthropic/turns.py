@@ -1,0 +1,116 @@
+"""Converts messages of content blocks to turns. The result of a call is a separate turn, also one of a tool that
+Anthropic ran, which is a block of the assistant's message."""
+
+from collections.abc import Iterator, Sequence
+
+from fairlane.gateway.dialects.anthropic.blocks import (
+    Block,
+    CompactionBlock,
+    DocumentBlock,
+    OtherBlock,
+    RedactedThinkingBlock,
+    SearchResultBlock,
+    ServerResultBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolReferenceBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from fairlane.gateway.dialects.anthropic.request_bodies import MessageBody
+from fairlane.gateway.dialects.openai.message_parts import omitted
+from fairlane.gateway.dialects.openai.reading import Reading
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.tools import ToolCall
+from fairlane.gateway.errors import invalid
+
+_ReadBlock = TextBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock | OtherBlock
+_SAID = (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock, ServerResultBlock, CompactionBlock, OtherBlock)
+
+
+def turns_of(message: MessageBody, index: int, reading: Reading) -> Iterator[Turn]:
+    """Yield the turns of one message, at least one. Raises ApiError naming the block that its role cannot contain."""
+    param = f"messages.[{index}].content"
+    return (_said if message.role == "assistant" else _asked)(message, param, reading)
+
+
+def _asked(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
+    texts: list[str] = []
+    has_results = False
+    for place, block in enumerate(message.content):
+        where = f"{param}.[{place}]"
+        if message.role == "user" and isinstance(block, ToolResultBlock | ServerResultBlock):
+            if texts:
+                yield Turn(role="user", content="\n".join(texts))
+            texts, has_results = [], True
+            yield _result(block, where, reading)
+        elif isinstance(block, TextBlock) or (message.role == "user" and isinstance(block, _ReadBlock)):
+            # Claude Code adds what a tool read of a file after the tool's result.
+            may_omit = has_results and isinstance(block, DocumentBlock)
+            texts.append(_text(block, where, reading, may_omit=may_omit))
+        else:
+            raise _misplaced(message, where)
+    if texts or not has_results:
+        yield Turn(role=message.role, content="\n".join(texts))
+
+
+def _said(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
+    said: list[Block] = []
+    for place, block in enumerate(message.content):
+        if not isinstance(block, _SAID):
+            raise _misplaced(message, f"{param}.[{place}]")
+        if isinstance(block, ServerResultBlock):
+            yield _spoken(said)
+            yield _result(block, f"{param}.[{place}]", reading)
+            said = []
+        elif isinstance(block, OtherBlock):
+            reading.ignore(f"{param}.{block.type}")
+        else:
+            said.append(block)
+    if said or not any(isinstance(block, ServerResultBlock) for block in message.content):
+        yield _spoken(said)
+
+
+def _spoken(blocks: Sequence[Block]) -> Turn:
+    texts, thoughts = list[str](), list[str]()
+    calls: tuple[ToolCall, ...] = ()
+    for block in blocks:
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case CompactionBlock():
+                texts.append(block.content or "")
+            case ThinkingBlock() if block.thinking:
+                thoughts.append(block.thinking)
+            case ToolUseBlock():
+                calls += (ToolCall(name=block.name or "", arguments=block.input, id=block.id),)
+    content = "\n".join(texts)
+    return Turn(
+        role="assistant",
+        content=(content or None) if calls else content,
+        tool_calls=calls,
+        reasoning="\n".join(thoughts) or None,
+    )
+
+
+def _result(block: ToolResultBlock | ServerResultBlock, where: str, reading: Reading) -> Turn:
+    if isinstance(block, ServerResultBlock):
+        text = block.content
+    else:
+        parts = enumerate(block.content or ())
+        text = "\n".join([_text(part, f"{where}.content.[{at}]", reading, may_omit=True) for at, part in parts])
+    shown = f"Error: {text}" if block.is_error else text
+    return Turn(role="tool", content=shown, tool_call_id=block.tool_use_id)
+
+
+def _text(block: _ReadBlock, where: str, reading: Reading, *, may_omit: bool) -> str:
+    if block.text is not None:
+        return block.text
+    if not may_omit or reading.refuses_images:
+        raise invalid(where, f"`{where}`: this model reads only text; images, files and others are not supported.")
+    reading.ignore(f"{where}.{block.type}")
+    return omitted(block.type)
+
+
+def _misplaced(message: MessageBody, where: str) -> Exception:
+    return invalid(where, f"A message of the role '{message.role}' cannot contain a block of this type.")
