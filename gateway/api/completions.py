@@ -28,7 +28,8 @@ def chat(reasoning_field: ReasoningField) -> Kind[ChatRequest]:
 
 
 def _completion_prompts(text: TextModel, request: CompletionRequest) -> list[Tokens]:
-    return [text.prompt(prompt) for prompt in request.prompts]
+    last = request.kept_tokens(text.card.context_length)
+    return [text.prompt(prompt, marked=request.is_marked, last=last) for prompt in request.prompts]
 
 
 COMPLETION_PATH = "/v1/completions"

@@ -9,7 +9,7 @@ from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.api.completions import CHAT
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.dialects.openai.reading import Reading, checked_fields
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody
@@ -52,7 +52,6 @@ class TokenizeTextBody(Fields):
 class TokenizeChatBody(ChatBody):
     """The body of `POST /tokenize` for a conversation, with all fields of a chat."""
 
-    add_special_tokens: Off | None = None
     return_token_strs: bool | None = None
 
 

@@ -74,6 +74,8 @@ class PromptTooLong(Exception):
         self.least_tokens = least_tokens
 
 
+# Characters kept before the end of a prompt, where a cut may change tokens.
+_MARGIN_CHARS = 1024
 _MOST_BYTES_OF_A_CHARACTER = 4  # in UTF-8
 
 
@@ -110,13 +112,15 @@ class TextModel:
         self.template_problem = self._chat.problem
 
     def chat_prompt(
-        self, messages: Sequence[Turn], tools: Sequence[Tool] = (), asked: Rendering = USUAL_RENDERING
+        self,
+        messages: Sequence[Turn],
+        tools: Sequence[Tool] = (),
+        asked: Rendering = USUAL_RENDERING,
+        last: int | None = None,
     ) -> tuple[int, ...]:
         """Return the tokens of a conversation up to the model's response; the caller's text produces no control tokens.
-        Raises ApiError as `ChatPrompts.text` does, PromptTooLong."""
-        text = self._chat.text(messages, tools, asked)
-        self._check_length(text)
-        return self._control.encode(text)
+        `last`: keep only that many. Raises ApiError as `ChatPrompts.text` does, PromptTooLong."""
+        return self._controlled(self._chat.text(messages, tools, asked), asked.is_marked, last)
 
     def unread(self, asked: Rendering) -> Iterator[str]:
         """Yield the hints that have no effect on this model's prompts, by field."""
@@ -126,10 +130,11 @@ class TextModel:
         """Return the end of a prompt as text, control tokens by name: the template may begin the response there."""
         return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
 
-    def prompt(self, prompt: Prompt) -> tuple[int, ...]:
+    def prompt(self, prompt: Prompt, *, marked: bool = True, last: int | None = None) -> tuple[int, ...]:
+        """Return the tokens of a plain prompt, of the last ones so many; `marked` as in `encode`."""
         if isinstance(prompt, str):
-            return self.encode(prompt)
-        return self._ids(prompt, "prompt")
+            return self.encode(prompt, marked=marked, last=last)
+        return self._ids(_ending(prompt, last), "prompt")
 
     def _ids(self, prompt: tuple[int, ...], param: str) -> tuple[int, ...]:
         if len(prompt) > self.card.context_length:
@@ -142,23 +147,25 @@ class TextModel:
         """Return the tokens of an embedder's input: text without control tokens, or token ids as given. Raises ApiError
         naming `input` for ids outside the vocabulary, PromptTooLong."""
         if isinstance(prompt, str):
-            return self._without_control(prompt, marked=True)
+            return self._controlled(given(prompt), marked=True)
         return self._ids(prompt, "input")
 
-    def encode(self, text: str, *, marked: bool = True) -> tuple[int, ...]:
+    def encode(self, text: str, *, marked: bool = True, last: int | None = None) -> tuple[int, ...]:
         """Return the tokens of plain text. `marked`: with the tokens that the model expects around it. Raises
         PromptTooLong."""
         if not self._raw_prompts:
-            return self._without_control(text, marked=marked)
-        self._check_length(text)
+            return self._controlled(given(text), marked, last)
+        text = self._bounded(text, last)
         # The library's plain `encode` would block all other threads, including the event loop's.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
-        return tuple(encoding.ids)
+        return _ending(tuple(encoding.ids), last)
 
-    def _without_control(self, text: str, *, marked: bool) -> tuple[int, ...]:
-        self._check_length(text)
-        before, after = self._marks if marked else ([], [])
-        return (*before, *self._control.encode(given(text)), *after)
+    def _controlled(self, text: str, marked: bool, last: int | None = None) -> tuple[int, ...]:
+        ids = self._control.encode(self._bounded(text, last))
+        if marked:
+            before, after = self._marks
+            ids = (*before, *ids, *after)
+        return _ending(ids, last)
 
     def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
         if not self.output_format.needs_reader(tools):
@@ -191,6 +198,14 @@ class TextModel:
     def token_bytes(self, token_id: int) -> bytes:
         return self.vocabulary.token_bytes(token_id)
 
+    def _bounded(self, text: str, last: int | None) -> str:
+        """Return a text, or an end of it with more than its `last` tokens. Raises PromptTooLong if it is all."""
+        if last is None:
+            self._check_length(text)
+            return text
+        longest = self.vocabulary.longest_token
+        return text if longest is None else text[-(last * longest + _MARGIN_CHARS) :]
+
     def _check_length(self, text: str) -> None:
         if _MOST_BYTES_OF_A_CHARACTER * len(text) <= self.card.context_length:
             return  # it fits even with a token for each byte
@@ -204,6 +219,10 @@ class TextModel:
         marked = self._tokenizer.encode("a", add_special_tokens=True).ids
         start = next(index for index in range(len(marked)) if marked[index : index + len(plain)] == plain)
         return marked[:start], marked[start + len(plain) :]
+
+
+def _ending(ids: tuple[int, ...], last: int | None) -> tuple[int, ...]:
+    return ids if last is None else ids[-last:]
 
 
 class TextPiece(Redacted, frozen=True):

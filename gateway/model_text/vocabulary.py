@@ -40,7 +40,8 @@ class Vocabulary:
         self._anchor = self._find_anchor()
         spelled = document["model"].get("vocab", ()) if self._alphabet else ()
         self._mute = bytes(byte for character, byte in self._alphabet.items() if character not in spelled)
-        self._longest = _longest_piece(document, self._mute) if self._alphabet else None
+        # Bytes of text, at most; None if unknown.
+        self.longest_token = _longest_piece(document, self._mute) if self._alphabet else None
         # Special tokens that plain text may produce: the unknown token and single bytes.
         self.spelled = frozenset(self._find_spelled(document["model"]))
         self._shown: Mapping[int, bytes] = {}
@@ -90,7 +91,11 @@ class Vocabulary:
 
     def least_tokens(self, text: str) -> int:
         """Return a lower bound of the number of tokens in text of this length; 0 if there is none."""
-        return 0 if self._longest is None else len(text.encode("utf-8").translate(None, self._mute)) // self._longest
+        return (
+            0
+            if self.longest_token is None
+            else len(text.encode("utf-8").translate(None, self._mute)) // self.longest_token
+        )
 
     def _make_piece(self, token_id: int, first: bool) -> bytes | None:
         if token_id in self._hidden:

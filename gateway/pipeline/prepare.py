@@ -75,7 +75,8 @@ class Kind(Generic[Generation]):
 
 def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
     """Return the one prompt of a conversation. Raises as `chat_prompt` does."""
-    return [text.chat_prompt(request.messages, request.offered_tools, request.rendering)]
+    last = request.kept_tokens(text.card.context_length)
+    return [text.chat_prompt(request.messages, request.offered_tools, request.rendering, last)]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):

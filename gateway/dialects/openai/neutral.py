@@ -17,7 +17,6 @@ def hint(*neutral: object) -> HintValues:
 Neutral = Mapping[str, tuple[object, ...]]
 
 _VLLM: Neutral = {
-    "add_special_tokens": (),
     "allowed_token_ids": (),
     "bad_words": ([],),
     "guided_decoding_backend": hint(),
@@ -29,7 +28,6 @@ _VLLM: Neutral = {
     "request_id": hint(),
     "spaces_between_special_tokens": hint(True, False),
     "structural_tag": (),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "vllm_xargs": hint(),
 }

@@ -52,6 +52,8 @@ class Rendering(Redacted, frozen=True, kw_only=True):
     begins_turn: bool = True
     # The prompt ends within the last message, which the model continues.
     continues: bool = False
+    # The tokens that the tokenizer adds around a plain text are added to the prompt too.
+    is_marked: bool = False
 
 
 USUAL_RENDERING = Rendering()

@@ -5,7 +5,7 @@ Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `mi
 
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.engine_fields import MAX_LOGPROBS, EngineFields
@@ -51,6 +51,12 @@ def _transcript(audio: object) -> str:
     if audio and not isinstance(found, str):
         raise PydanticCustomError("audio", "is not supported yet: it has no transcript")
     return as_unicode(found or "")
+
+
+def _kept(tokens: int) -> int:
+    if tokens == 0 or tokens < -1:
+        raise PydanticCustomError("kept", "must be a number of tokens, or -1 for as many as the model takes")
+    return tokens
 
 
 def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
@@ -109,6 +115,7 @@ TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
 Spoken = Annotated[str, PlainValidator(_transcript, json_schema_input_type=dict[str, Any])]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Kept = Annotated[int, Field(lt=_INT64), AfterValidator(_kept)]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
@@ -175,6 +182,8 @@ class GenerationBody(StructureFields, EngineFields, SampledBody):
     logit_bias: Biases | None = None
     stop: Stops | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Kept | None = None
     cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
     stream_options: StreamOptions | None = None
 

@@ -33,9 +33,10 @@ Prompt = str | tuple[int, ...]
 _AS_USUAL = Sampling()
 # Fields that bodies and requests share. A body's null is the request's default.
 _SAME_FIELDS = frozenset({"model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"})
-_SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos"}
+_SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos", "truncate_prompt_tokens"}
 # Fields that `Rendering` has, besides the effort.
 _RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"})
+_RENDERING_FIELDS |= {"add_special_tokens"}
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__)
 _DRAW_FIELDS -= {"seed", "min_tokens", "stop_token_ids", "logprobs", "prompt_logprobs"}
@@ -76,6 +77,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     # Tokens that end a choice, in addition to the model's own.
     stop_token_ids: tuple[int, ...] = ()
     structure: Structure | None = None
+    # Tokens of each prompt that are kept, from its end: all if None, as many as the model takes if -1.
+    truncate_prompt_tokens: int | None = None
     # Prompts are only found in the cache by requests with the same salt.
     cache_salt: str = ""
 
@@ -92,6 +95,13 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     def scored(self) -> int | None:
         """Return how many most likely tokens are needed for each prompt token; None: no log-probabilities."""
         return self.prompt_logprobs
+
+    def kept_tokens(self, context_length: int) -> int | None:
+        """Return the tokens to keep of each prompt, or None for all. -1 leaves room for the output."""
+        if self.truncate_prompt_tokens != -1:
+            return self.truncate_prompt_tokens
+        output = self.max_tokens or 1
+        return max(1, context_length - (output if output < context_length else 1))
 
     def asks_for(self, field: str) -> bool:
         said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
@@ -165,6 +175,8 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
 
     prompts: tuple[Prompt, ...]
+    # The tokens that the tokenizer adds around a text are part of the prompt.
+    is_marked: bool = True
     echo: bool = False
 
     @property
@@ -207,6 +219,7 @@ def _rendering(chat: ChatBody) -> Rendering:
         documents=tuple(chat.documents or ()),
         begins_turn=chat.add_generation_prompt is not False,
         continues=continues,
+        is_marked=bool(chat.add_special_tokens),
     )
 
 
@@ -263,6 +276,7 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
     return CompletionRequest(
         prompts=completion.prompt,
+        is_marked=completion.add_special_tokens is not False,
         logprobs=completion.logprobs,
         echo=bool(completion.echo),
         **_common(completion),
