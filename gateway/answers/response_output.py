@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.dialects.openai.item_ids import NewId
-from fairlane.gateway.dialects.openai.response_items import Status
+from fairlane.gateway.dialects.openai.response_items import Close, Status, close_text
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
 from fairlane.gateway.dialects.openai.tools import INPUT, json_object
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
@@ -83,9 +83,17 @@ class ReasoningOutput(TextItem):
 
     PREFIX, EVENT = "rs", "reasoning_text"
 
+    def __init__(self, index: int, new: NewId, closes: Close | None) -> None:
+        super().__init__(index, new)
+        self._closes = closes
+        self._sealed: Json = {}
+
     def as_json(self, status: Status) -> Json:
         parts = self._parts(status)
-        return {"type": "reasoning", "id": self._id, "summary": [], "content": parts, "status": status}
+        if self._closes is not None and not self._sealed and status != "in_progress":
+            self._sealed = {"encrypted_content": close_text(self.text, self._closes)}
+        item = {"type": "reasoning", "id": self._id, "summary": [], "content": parts, "status": status}
+        return {**item, **self._sealed}
 
     def _part(self) -> Json:
         return {"type": "reasoning_text", "text": self.text}
@@ -157,9 +165,10 @@ class CustomCall(FunctionCall):
 class OutputItems:
     """The output items of one response."""
 
-    def __init__(self, called_as: Mapping[str, CalledAs], new: NewId) -> None:
+    def __init__(self, called_as: Mapping[str, CalledAs], new: NewId, closes: Close | None = None) -> None:
         """`called_as`: how to present calls of custom and namespaced tools, by the name that the model uses; `new`
-        makes the items' ids."""
+        makes the items' ids; `closes` encrypts reasoning, if that is to be included."""
+        self._closes = closes
         self._called_as = called_as
         self._new = new
         self._open: OpenItem | None = None
@@ -206,7 +215,7 @@ class OutputItems:
     def _append_reasoning(self, text: str) -> Iterator[Json]:
         self._logprobs = []
         if not isinstance(self._open, ReasoningOutput):
-            yield from self._begin(ReasoningOutput(self._next(), self._new))
+            yield from self._begin(ReasoningOutput(self._next(), self._new, self._closes))
         yield from self._append(text)
 
     def _content(self, text: str) -> Iterator[Json]:

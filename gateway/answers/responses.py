@@ -28,7 +28,7 @@ class ResponseAnswer(AnswerBuilder):
         self.item_ids = ItemIds(self.id)
         self.request = self._request
         self._reader_of_all = self._reader()
-        self._output = OutputItems(self.request.called_as, self.item_ids.new)
+        self._output = OutputItems(self.request.called_as, self.item_ids.new, self.request.closes)
         self._stored = self.request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None

@@ -24,6 +24,7 @@ from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.model_text.truncation import truncated_prompt
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 from fairlane.quotas.responses import KeptResponses
@@ -41,7 +42,7 @@ _MANY_ITEMS = 200
 
 def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
     try:
-        return conversation(text, request)
+        return [truncated_prompt(text, request)] if request.truncates else conversation(text, request)
     except ApiError as error:
         if error.param == "messages":  # the field's name in a chat
             error.param = "input"

@@ -236,7 +236,9 @@ class ResponseObject(TypedDict):
     store: Annotated[bool, about("Whether the response is stored")]
     temperature: Annotated[float, about("Temperature used for sampling")]
     top_p: Annotated[float, about("Nucleus probability used for sampling")]
-    truncation: Annotated[Literal["disabled"], about("Always `disabled`: a conversation that is too long is refused")]
+    truncation: Annotated[
+        Literal["auto", "disabled"], about("Whether the oldest turns of a conversation that is too long are dropped")
+    ]
     fairlane: NotRequired[Annotated[Remarks, about("How the answer was cut short; absent if it was not")]]
 
 

@@ -10,6 +10,7 @@ _RESPONSE = {
     "input": _INPUT,
     "text": "Options of the answer's text",
     "reasoning": "Options of the model's reasoning",
+    "truncation": "`auto`: drop the oldest turns of a conversation that is too long; `disabled`: refuse it",
     "max_output_tokens": "Maximum output tokens; absent: as many as context and limits allow",
     "top_logprobs": "Number of most likely tokens to return at each position",
 }

@@ -15,6 +15,7 @@ from fairlane.gateway.dialects.openai.request_bodies import Count, SampledBody
 from fairlane.gateway.dialects.openai.requests import ChatRequest, stated_fields
 from fairlane.gateway.dialects.openai.response_conversation import NOTHING_STORED, Stored, conversation
 from fairlane.gateway.dialects.openai.response_items import (
+    Close,
     Item,
     Items,
     Json,
@@ -23,9 +24,11 @@ from fairlane.gateway.dialects.openai.response_items import (
 from fairlane.gateway.dialects.openai.response_tools import (
     CalledAs,
     ChosenTool,
+    HostedTool,
     ResponseAllowedTools,
     ResponseToolChoice,
     ResponseTools,
+    ServedTool,
     ToolNamespace,
     offered_tools_of,
 )
@@ -42,8 +45,11 @@ NEUTRAL_RESPONSE: Neutral = {
     "image": (),
     "moderation": (),
     "prompt": (),
-    "truncation": ("disabled",),
 }
+
+
+MAX_INCLUDED = 64
+LOGPROBS, REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
 class TextFormat(Fields):
@@ -87,14 +93,10 @@ class InputTokensBody(SampledBody):
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
     store: bool | None = None
     max_output_tokens: Count | None = None
-    max_tool_calls: (
-        Annotated[Count, Field(description="Accepted: it limits built-in tools, of which there are none")] | None
-    ) = None
+    max_tool_calls: int | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    include: (
-        Annotated[list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]], Field(fail_fast=True)]
-        | None
-    ) = None
+    include: Annotated[list[Hint], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     tools: ResponseTools | None = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -124,6 +126,10 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     called_as: Mapping[str, CalledAs] = {}
     echo: Mapping[str, Any]
     store: bool = True
+    # Encrypts the reasoning for the tenant's clients, if it is to be included.
+    closes: Close | None = None
+    # Drop the oldest turns of a conversation that does not fit the context.
+    truncates: bool = False
 
 
 def parse_response(
@@ -139,7 +145,7 @@ def parse_response(
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
     if asked.stream_options is not None and not asked.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
-    return _request(asked, stored, store=may_store and asked.store is not False)
+    return _request(asked, stored, reading, store=may_store and asked.store is not False)
 
 
 def parse_input_tokens(
@@ -147,19 +153,22 @@ def parse_input_tokens(
 ) -> ResponseRequest:
     """Parse a body whose prompt is only counted."""
     asked = checked(InputTokensBody, NEUTRAL_RESPONSE, body, reading)
-    return _request(asked, stored, store=False)
+    return _request(asked, stored, reading, store=False)
 
 
-def _request(asked: InputTokensBody, stored: Stored, *, store: bool) -> ResponseRequest:
+def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *, store: bool) -> ResponseRequest:
     items = conversation(asked.input or [], asked.previous_response_id, stored)
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` contains nothing to respond to.")
     effort = None if asked.reasoning is None else asked.reasoning.effort
-    offered = list(offered_tools_of(asked.tools or []))
+    included = set(asked.include or ())
+    if reading is not None and included - {LOGPROBS, REASONING}:
+        reading.ignore("include")
+    offered = list(offered_tools_of(_served_tools(asked, reading)))
     tools = tuple(tool for tool, _ in offered)
     has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
-    has_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
+    has_logprobs = bool(asked.top_logprobs) or LOGPROBS in included
     return ResponseRequest(
         **stated_fields(asked),
         messages=turns,
@@ -174,8 +183,23 @@ def _request(asked: InputTokensBody, stored: Stored, *, store: bool) -> Response
         logprobs=(asked.top_logprobs or 0) if has_logprobs else None,
         structure=_structure(asked.text),
         store=store,
+        closes=stored.closes if REASONING in included else None,
+        truncates=asked.truncation == "auto",
         echo=_echo(asked, store=store),
     )
+
+
+def _served_tools(asked: InputTokensBody, reading: Reading | None) -> list[ServedTool]:
+    """Return the tools without those that OpenAI runs, which are only harmless where no tool may be called."""
+    served = list[ServedTool]()
+    for index, tool in enumerate(asked.tools or ()):
+        if not isinstance(tool, HostedTool):
+            served.append(tool)
+        elif asked.tool_choice != "none":
+            raise invalid(f"tools.[{index}]", f"`tools.[{index}]` {tool.refusal}")
+        elif reading is not None:
+            reading.ignore("tools")
+    return served
 
 
 def _choice(asked: InputTokensBody, tools: Sequence[Tool]) -> ToolChoice:
@@ -221,9 +245,9 @@ def _echo(asked: InputTokensBody, *, store: bool) -> Json:
         "store": store,
         "text": {"format": _echoed_format(asked.text), "verbosity": "medium"},
         "tool_choice": choice.model_dump() if isinstance(choice, Fields) else choice or "auto",
-        "tools": [tool.as_json() for tool in asked.tools or ()],
+        "tools": [tool.as_json() for tool in asked.tools or () if not isinstance(tool, HostedTool)],
         "top_logprobs": asked.top_logprobs or 0,
-        "truncation": "disabled",
+        "truncation": asked.truncation or "disabled",
         "user": asked.user,
         **asked.model_dump(include={"temperature", "top_p"}, exclude_none=True),
     }

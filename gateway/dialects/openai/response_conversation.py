@@ -17,6 +17,7 @@ from fairlane.gateway.dialects.openai.response_items import (
     ListedItem,
     Open,
     OutputItem,
+    ReasoningItem,
     ReferenceItem,
     Summary,
     read_items,
@@ -73,6 +74,8 @@ def _resolved(given: Sequence[ListedItem], known: Mapping[str, Json]) -> Iterato
 
 
 def _opened(item: GivenItem, opens: Open | None) -> Item:
+    if isinstance(item, ReasoningItem):
+        return item if opens is None else item.opened(opens)
     if not isinstance(item, CompactionItem):
         return item
     text = None if opens is None else item.summary(opens)

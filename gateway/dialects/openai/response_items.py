@@ -46,6 +46,20 @@ def _refuse_unless_direct(caller: object) -> None:
         raise PydanticCustomError("caller", "is not supported yet")
 
 
+def close_text(text: str, close: Close) -> str:
+    """Encrypt a text for the tenant."""
+    return base64.urlsafe_b64encode(close(text.encode())).decode()
+
+
+def open_text(carried: str, opens: Open) -> str | None:
+    """Decrypt a text; None if it is another tenant's, or was modified."""
+    try:
+        content = opens(base64.urlsafe_b64decode(carried))
+    except ValueError:
+        return None
+    return None if content is None else content.decode()
+
+
 Parts = Annotated[
     Text, BeforeValidator(partial(joined_parts, _TEXTS, _BESIDE), json_schema_input_type=str | list[dict[str, Any]])
 ]
@@ -76,17 +90,24 @@ class MessageItem(Fields):
 
 
 class ReasoningItem(Fields):
-    """The model's reasoning. Encrypted content is ignored."""
+    """The model's reasoning. Encrypted content of other origin is ignored."""
 
     type: Annotated[Literal["reasoning"], about("Type of this object")]
     id: Annotated[Hint | None, about("Identifier")] = None
     summary: Annotated[Parts | None, about("Always empty, or the requested kind of summary")] = None
     content: Annotated[Parts | None, about("The content")] = None
-    encrypted_content: Annotated[Text | None, about("Accepted and ignored: reasoning items contain their text")] = None
+    encrypted_content: Annotated[
+        Text | None, about("The text, encrypted for its tenant, for clients that send back nothing else of it")
+    ] = None
     status: Annotated[Status | None, about("Current status")] = None
 
     def turn(self) -> Turn:
         return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
+
+    def opened(self, opens: Open) -> "ReasoningItem":
+        """Return the item with its text, if it has that in encrypted form only."""
+        text = None if self.content or self.encrypted_content is None else open_text(self.encrypted_content, opens)
+        return self if text is None else self.model_copy(update={"content": text})
 
     def as_json(self, new: NewId = new_id) -> Json:
         item: Json = {"type": "reasoning", "id": self.id or new("rs")}
@@ -175,15 +196,11 @@ class CompactionItem(Fields):
 
     @classmethod
     def sealed(cls, summary: str, close: Close) -> "CompactionItem":
-        return cls(type="compaction", encrypted_content=base64.urlsafe_b64encode(close(summary.encode())).decode())
+        return cls(type="compaction", encrypted_content=close_text(summary, close))
 
     def summary(self, opens: Open) -> str | None:
         """Return the decrypted summary; None if it is another tenant's, or was modified."""
-        try:
-            content = opens(base64.urlsafe_b64decode(self.encrypted_content))
-        except ValueError:
-            return None
-        return None if content is None else content.decode()
+        return open_text(self.encrypted_content, opens)
 
     def as_json(self, new: NewId = new_id) -> Json:
         return {"type": "compaction", "id": self.id or new("cmp"), "encrypted_content": self.encrypted_content}

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
-from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import Fields, Ignored, Off, Text
+from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Ignored, Off, Text
 from fairlane.gateway.dialects.openai.response_items import Json, full_name
 from fairlane.gateway.dialects.openai.tools import (
     INPUT,
@@ -91,12 +91,29 @@ class ResponseCustomTool(_ToolOptions):
 CalledTool = ResponseFunction | ResponseCustomTool
 
 
+_CALLED: dict[str, type[CalledTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
+# The beginnings of the types of OpenAI's tools: some end in a version.
+HOSTED = (
+    "apply_patch",
+    "code_interpreter",
+    "computer_use_preview",
+    "computer",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+)
+
+
 def _called_tool(tool: object) -> CalledTool:
-    kinds: dict[object, type[CalledTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
     kind = tool.get("type") if isinstance(tool, dict) else None
-    if not isinstance(kind, str) or kind not in kinds:
+    if not isinstance(kind, str) or kind not in _CALLED:
         raise PydanticCustomError("tool", "has an unsupported type; use 'function' or 'custom'")
-    return kinds[kind].model_validate(tool)
+    return _CALLED[kind].model_validate(tool)
 
 
 ListedTool = Annotated[CalledTool, PlainValidator(_called_tool, json_schema_input_type=CalledTool)]
@@ -115,12 +132,31 @@ class ToolNamespace(Fields):
         return {**document, "tools": [tool.as_json() for tool in self.tools]}
 
 
-AnyTool = CalledTool | ToolNamespace
+class HostedTool(BaseModel):
+    """A tool that is not served, such as one that OpenAI runs. It is refused unless no tool may be called."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    type: Annotated[str, Field(max_length=MAX_HINT_CHARS)]
+
+    @property
+    def refusal(self) -> str:
+        named = next((name for name in HOSTED if self.type.startswith(name)), None)
+        if named is None:
+            return "has an unsupported type; use 'function', 'custom' or 'namespace'."
+        return f"is `{named}`, which is not served: only tools that the caller runs are."
+
+
+ServedTool = CalledTool | ToolNamespace
+AnyTool = ServedTool | HostedTool
 
 
 def _tool(tool: object) -> AnyTool:
-    is_namespace = isinstance(tool, dict) and tool.get("type") == "namespace"
-    return ToolNamespace.model_validate(tool) if is_namespace else _called_tool(tool)
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind == "namespace":
+        return ToolNamespace.model_validate(tool)
+    if isinstance(kind, str) and kind not in _CALLED:
+        return HostedTool.model_validate(tool)
+    return _called_tool(tool)
 
 
 def _check_count(tools: object) -> object:
@@ -138,7 +174,7 @@ ResponseTools = Annotated[
 ]
 
 
-def offered_tools_of(tools: list[AnyTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
+def offered_tools_of(tools: list[ServedTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
     """Yield each tool as the model sees it, and how its calls are presented to the client; None for plain functions."""
     for tool in tools:
         if isinstance(tool, ToolNamespace):

@@ -56,6 +56,7 @@ NEUTRAL: list[OfField] = [
     {"background": False},
     {"context_management": []},
     {"include": []},
+    {"include": ["file_search_call.results", "reasoning.encrypted_content"]},
     {"input": [QUESTION]},
     {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION["content"]}]}]},
     {"max_tool_calls": 3},
@@ -71,6 +72,7 @@ NEUTRAL: list[OfField] = [
     {"tools": [WEATHER], "tool_choice": "none"},
     {"top_p": 1, "top_logprobs": 0},
     {"truncation": "disabled"},
+    {"truncation": "auto"},
     {
         **dict.fromkeys(("access_programs", "conversation", "image", "moderation", "prompt", "prompt_cache_options")),
         **dict.fromkeys(("instructions", "previous_response_id", "stream_options")),
@@ -115,14 +117,12 @@ REFUSED: list[tuple[str, OfField]] = [
     ("context_management", {"context_management": [{"type": "compaction"}]}),
     ("conversation", {"conversation": "conv_1"}),
     ("image", {"image": {"size": "large"}}),
-    ("include.[0]", {"include": ["file_search_call.results"]}),
     ("input.[0].content", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}),
     ("moderation", {"moderation": {"model": "m"}}),
     ("prompt", {"prompt": {"id": "pmpt_1"}}),
     ("stream_options.include_obfuscation", {"stream": True, "stream_options": {"include_obfuscation": True}}),
     ("text.verbosity", {"text": {"verbosity": "low"}}),
     ("tools.[0]", {"tools": [{"type": "web_search"}]}),
-    ("truncation", {"truncation": "auto"}),
 ]
 """They ask for what is not served: the field that the refusal names."""
 

@@ -1,0 +1,56 @@
+"""Truncation of a conversation that is longer than the context: its oldest turns are dropped."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn
+from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
+
+_INSTRUCTING = frozenset({"system", "developer"})
+# Shares of the context that a truncated prompt leaves to the output: without a stated maximum, and at most.
+_USUAL_SHARE, _LARGEST_SHARE = 4, 2
+
+
+def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
+    """Return the prompt of the conversation, or of what is left of it after as few of its oldest turns as possible were
+    dropped. Instructions at its beginning and its last user message stay. Raises as `chat_prompt` does."""
+    context = text.card.context_length
+    shorter = list(_shorter(request.messages))
+
+    @cache
+    def prompt(place: int) -> tuple[int, ...] | PromptTooLong:
+        try:
+            return text.chat_prompt(shorter[place], request.offered_tools, request.rendering)
+        except PromptTooLong as long:
+            return long
+
+    def fits(place: int, most: int) -> bool:
+        found = prompt(place)
+        return not isinstance(found, PromptTooLong) and len(found) <= most
+
+    place = 0
+    if not fits(0, context - 1):
+        room = context - min(request.max_tokens or context // _USUAL_SHARE, context // _LARGEST_SHARE)
+        last = len(shorter) - 1
+        place = min(last, bisect_left(range(len(shorter)), True, key=lambda place: fits(place, room)))
+    found = prompt(place)
+    if isinstance(found, PromptTooLong):
+        raise found
+    return found
+
+
+def _shorter(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
+    """Yield the conversation from its longest form to its shortest: from each user message on, then the last one with
+    ever fewer of the turns after it. A result never comes without its call."""
+    first = next((index for index, turn in enumerate(turns) if turn.role not in _INSTRUCTING), len(turns))
+    head = list(turns[:first])
+    yield list(turns)
+    asked = [index for index, turn in enumerate(turns) if turn.role == "user" and index >= first]
+    for index in asked:
+        if index > first:
+            yield [*head, *turns[index:]]
+    last = asked[-1] if asked else first
+    for index in range(last + 1, len(turns)):
+        if turns[index].role == "assistant":
+            yield [*head, *turns[last : last + 1], *turns[index:]] if asked else [*head, *turns[index:]]
