@@ -49,6 +49,8 @@ class Figures:
     def held_by(self, ask: Ask) -> Totals:
         return self.batch if ask.is_batch else self.live
 
+    # The day of the last change; it lasts until its end, whatever the tenant's zone is by then.
+    day: Calendar | None = None
     # Charged by day and month, under their ISO names; all tokens count as input.
     spent: dict[str, Totals] = field(default_factory=lambda: defaultdict(Totals))
     # Reservations waiting for room in the minute, with the time at which they were paused, ms.
@@ -183,8 +185,7 @@ class MemoryOrganisation:
 
     def hold(self, reservation: HeldReservation, now_ms: int) -> None:
         for level in reservation.levels:
-            figures = self.figures[level.id]
-            figures.minute.slide(now_ms)
+            figures = self.turn(level, now_ms)
             if not reservation.ask.is_batch:
                 reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
             demand = reservation.demand
@@ -203,8 +204,18 @@ class MemoryOrganisation:
                 found.append(LevelId("model_lane", level_id, tenant_id))
         return found + [LevelId("parent", keyspace.tenant_level(parent), parent) for parent in tenant.parents]
 
-    def calendar(self, tenant: str, now_ms: int) -> Calendar:
-        return calendar_at(now_ms, self.tenants.get(tenant, MemoryTenant()).timezone)
+    def calendar(self, level: LevelId, now_ms: int) -> Calendar:
+        day = self.figures[level.id].day
+        if day is not None and day.day_begins_ms <= now_ms < day.day_ends_ms:
+            return day
+        return calendar_at(now_ms, self.tenants.get(level.tenant, MemoryTenant()).timezone)
+
+    def turn(self, level: LevelId, now_ms: int) -> Figures:
+        """Return the figures of a level, which are about to change, with its minute and day as of now."""
+        figures = self.figures[level.id]
+        figures.minute.slide(now_ms)
+        figures.day = self.calendar(level, now_ms)
+        return figures
 
     def levels(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
         return [self._level(level, now_ms) for level in ids]
@@ -233,7 +244,7 @@ class MemoryOrganisation:
         return ()
 
     def _level(self, level: LevelId, now_ms: int) -> Level:
-        figures, calendar = self.figures[level.id], self.calendar(level.tenant, now_ms)
+        figures, calendar = self.figures[level.id], self.calendar(level, now_ms)
         tenant = self.tenants.get(level.tenant, MemoryTenant())
         return Level(
             scope=level.scope,

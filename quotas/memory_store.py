@@ -177,10 +177,9 @@ class MemoryQuotaStore:
         charged = reservation.charged_input - credited.input + reservation.charged_output - credited.output
         is_refund = charge.is_refund and not charged
         for level in reservation.levels:
-            figures = org.figures[level.id]
+            figures = org.turn(level, now_ms)
             figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output, -held.spend))
             figures.paused.pop(reservation.ask.reservation_id, None)
-            figures.minute.slide(now_ms)
             if is_refund and not reservation.ask.is_batch:
                 figures.minute.uncount(now_ms, reservation.slice)
         if not is_refund:
@@ -227,8 +226,7 @@ def _charge(
 
 def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals, now_ms: int) -> None:
     for level in reservation.levels:
-        figures, calendar = org.figures[level.id], org.calendar(level.tenant, now_ms)
-        figures.minute.slide(now_ms)
+        figures, calendar = org.turn(level, now_ms), org.calendar(level, now_ms)
         if not reservation.ask.is_batch:
             figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):

@@ -5,7 +5,6 @@ change: open reservations, the sliding minute, the day and the month."""
 
 import json
 import struct
-import zlib
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple, get_args
@@ -55,7 +54,6 @@ class _Limit(NamedTuple):
 
 def tenant_card(
     state: str,
-    timezone: str,
     limits: Limits,
     shadow: Collection[str] = (),
     by: Sequence[tuple[str, str]] = (),
@@ -63,7 +61,7 @@ def tenant_card(
 ) -> bytes:
     """Pack a tenant's card. `by`: models and lanes that have their own limits; `parents`: accounts, nearest first."""
     tail = json.dumps([list(by), list(parents)]) if by or parents else ""
-    return _card(STATES[state], zlib.crc32(timezone.encode()), limits, shadow) + tail.encode()
+    return _card(STATES[state], 0, limits, shadow) + tail.encode()
 
 
 def model_lane_card(limits: Limits, shadow: Collection[str] = ()) -> bytes:

@@ -328,7 +328,7 @@ class TenantStore:
 
     async def _put(self, tenant: Tenant, version: int, note: Note | None, claim: int = 0) -> Tenant:
         by = [(each.model, each.lane) for each in tenant.limits_by]
-        card = packing.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
+        card = packing.tenant_card(tenant.state, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.account), card]
         for each in tenant.limits_by:
             level = keyspace.model_lane_level(tenant.account, each.model, each.lane)

@@ -137,6 +137,7 @@ class Calendar:
     """The day and month of one zone at one moment."""
 
     today: date
+    day_begins_ms: int
     day_ends_ms: int
     month_ends_ms: int
 
@@ -150,7 +151,8 @@ def calendar_at(now_ms: int, timezone: str) -> Calendar:
     zone = ZoneInfo(timezone)
     today = datetime.fromtimestamp(now_ms // 1000, zone).date()
     next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
-    return Calendar(today, _midnight_ms(today + timedelta(days=1), zone), _midnight_ms(next_month, zone))
+    tomorrow = today + timedelta(days=1)
+    return Calendar(today, _midnight_ms(today, zone), _midnight_ms(tomorrow, zone), _midnight_ms(next_month, zone))
 
 
 @lru_cache(maxsize=1024)

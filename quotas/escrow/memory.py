@@ -113,7 +113,7 @@ def reap(org: MemoryOrganisation, pool: MemoryPool, now_ms: int) -> list[str]:
 
 def _slide(org: MemoryOrganisation, pool: MemoryPool, now_ms: int) -> None:
     for level in pool.levels:
-        org.figures[level.id].minute.slide(now_ms)
+        org.turn(level, now_ms)
 
 
 def count(org: MemoryOrganisation, pool: MemoryPool, sign: int, now_ms: int) -> None:

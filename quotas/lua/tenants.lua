@@ -91,8 +91,8 @@ for _, by in ipairs(found[2] and cjson.decode(found[2]) or {}) do
   drop_card(prefix, 'by:' .. account .. ':' .. by[2] .. ':' .. by[1])
 end
 local card = prefix .. 'card:tenant:' .. account
-local zone, parents = struct.unpack('<d', redis.call('GET', card), 9), cjson.decode(found[3] or '[]')
-redis.call('SET', card, struct.pack('<ddddddddddddd', 3, zone, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1) ..
+local parents = cjson.decode(found[3] or '[]')
+redis.call('SET', card, struct.pack('<ddddddddddddd', 3, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1) ..
   cjson.encode({{}, parents}))
 redis.call('PEXPIRE', prefix .. 'figures:tenant:' .. account, KEPT_MS)
 local now = now_ms()

@@ -8,13 +8,13 @@ local function in_shadow(mask)
   return found
 end
 
--- Updates figures to today, after a day has begun or the tenant's zone was changed.
-local function turn_day(prefix, level, tenant, zone, now)
+-- Updates figures to today, after their day has ended. A change of the tenant's zone thus takes effect at the end of the current
+-- day, so that no date's budget is given twice.
+local function turn_day(prefix, level, tenant, now)
   local figures = level.figures
   local stored = redis.call('HGET', prefix .. 'tenant:' .. string.match(tenant, '^[^~]*'), 'zone')
   local today = calendar_at(stored and cjson.decode(stored) or {}, now)
   figures[DAY_BEGINS], figures[DAY_ENDS], figures[MONTH_ENDS] = today.begins, today.ends, today.month_ends
-  figures[ZONE] = zone
   local before = figures[DAY]
   if before == today.number then return end
   if figures[DAY_SUM] > 0 or figures[DAY_SPEND] > 0 then
@@ -71,10 +71,7 @@ local function open_levels(prefix, places, now, levels)
     local level = open_level(prefix, place, stored[2 * number - 1], names[2 * number], stored[2 * number])
     levels[#levels + 1] = level
     slide(level, now)
-    local figures, zone = level.figures, place[1] == 'parent' and level.number or levels[1].number
-    if figures[ZONE] ~= zone or now < figures[DAY_BEGINS] or now >= figures[DAY_ENDS] then
-      turn_day(prefix, level, place[3], zone, now)
-    end
+    if now < level.figures[DAY_BEGINS] or now >= level.figures[DAY_ENDS] then turn_day(prefix, level, place[3], now) end
   end
   return levels
 end

@@ -1,6 +1,6 @@
 -- Precedes the budget's functions, first: the layout of a level's card and figures (packing.py has the same). They are doubles,
 -- so that one call reads and one writes them. No Lua library is available while functions are loaded, so constants are literal.
--- A card: state (1 active, 2 suspended, 3 deleted, 4 revoked), zone (a number for its name; for a key its expiry, ms, or 0),
+-- A card: state (1 active, 2 suspended, 3 deleted, 4 revoked), a key's expiry (ms, or 0),
 -- shadow (a bit per rule), ten limits (-1: none); if the shadow has the bit WITH_SPEND, two limits of money; then a tenant's
 -- models, lanes and tenants above as JSON, or a key's tenant.
 local CARD, LIMITS, CARD_BYTES, LIMITS_FROM = '<ddd', '<dddddddddd', 104, 25
@@ -17,7 +17,7 @@ local AT, SLICE = 4, 4 -- number of the newest slice, and base of its figures
 local MINUTE = 7 -- base of the sums of all current slices
 local OLDEST, FIRST, LAST = 11, 12, 13 -- numbers of the oldest current slice, and of the first and last in the hash
 local DAY_SUM, MONTH_SUM, DAY = 14, 15, 16 -- tokens charged; the day as 20261121
-local DAY_BEGINS, DAY_ENDS, MONTH_ENDS, ZONE = 17, 18, 19, 20
+local DAY_BEGINS, DAY_ENDS, MONTH_ENDS = 17, 18, 19 -- 20 is not used
 local PAUSED = 21 -- 1 if reservations may wait here
 local BATCH = 21 -- base of what batch lines hold; stored only if they hold anything
 local HELD_SPEND, DAY_SPEND, MONTH_SPEND = 25, 26, 27 -- money in nano-units; stored after BATCH if there is any

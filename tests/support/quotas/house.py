@@ -169,7 +169,7 @@ class RedisHouse:
             "doc": "{}",
         }
         await self.client.hset(f"{prefix}tenant:{tenant}", items=_flat(record))
-        card = packed.tenant_card(barred or "active", timezone, limits, list(shadow), list(by), parents)
+        card = packed.tenant_card(barred or "active", limits, list(shadow), list(by), parents)
         await self.client.set(f"{prefix}card:{keyspace.tenant_level(tenant)}", card)
         for names, those in by.items():
             level = keyspace.model_lane_level(tenant, *names)
