@@ -3,6 +3,7 @@
     chunks.py    pieces of a request's output: text, log-probabilities, progress comments
     builder.py   the builder that all shapes share: start here
     message.py   one choice as an assistant message: content, reasoning, calls
+    calls.py    the calls of chats' answers
     choices.py   OpenAI's chat and plain completions
     messages.py  Anthropic's messages
     embeddings.py  OpenAI's embeddings

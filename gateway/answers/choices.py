@@ -7,11 +7,12 @@ from typing import ClassVar
 import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, as_field
+from fairlane.gateway.answers.calls import calls_of_delta, calls_of_message
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.logprobs import TokenNames, chat_logprobs, completion_logprobs, prompt_logprobs
-from fairlane.gateway.answers.message import ParsedCall, read_chunk, read_whole
-from fairlane.gateway.dialects.openai.requests import CompletionRequest
-from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
+from fairlane.gateway.answers.message import read_chunk, read_whole
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest
+from fairlane.gateway.dialects.tools.deltas import OutputDelta
 from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
@@ -136,6 +137,11 @@ class ChatAnswer(ChoicesAnswer):
     # Fields that carry reasoning.
     REASONING: ClassVar[tuple[str, ...]] = ("reasoning_content",)
 
+    def _prepare(self) -> None:
+        assert isinstance(self._request, ChatRequest)  # noqa: S101 - its kind parses no other
+        self._reasoning = self.REASONING if self._request.includes_reasoning else ()
+        self._as_function = self._request.calls_function
+
     def whole(self) -> Json:
         return super().whole() | self._prompt_fields(0)
 
@@ -151,17 +157,17 @@ class ChatAnswer(ChoicesAnswer):
         reader = choice.reader
         if reader is None:
             return super()._emit(chunk, choice)
-        frames, deltas = [], [self._delta(delta) for delta in read_chunk(reader, chunk)]
+        frames, deltas = [], [fields for delta in read_chunk(reader, chunk) if (fields := self._delta(delta))]
         logprobs, ids = self._logprobs_of(chunk, choice), self._ids(chunk.token_ids)
         if not deltas and (logprobs is not None or chunk.finish_reason is not None or ids):
             deltas.append({})
         for number, delta in enumerate(deltas, 1 - len(deltas)):
-            finish = _finish(chunk.finish_reason, reader.calls, reader.incomplete) if number == 0 else None
+            finish = self._ended(chunk.finish_reason, reader.calls, reader.incomplete) if number == 0 else None
             update = _choice(chunk.index, {"delta": delta, **ids}, logprobs, finish)
             remarks = {} if finish is None else self._remarks(chunk.index, finish, reader.incomplete)
             frames.append(sse.data(self._chunk([update]) | as_field(remarks)))
             logprobs, ids = None, self._ids(())
-        return frames
+        return frames if frames or self._reasoning else [sse.PULSE]  # hidden reasoning keeps the connection alive
 
     def _new(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
@@ -171,38 +177,28 @@ class ChatAnswer(ChoicesAnswer):
         choice.incomplete = said.incomplete
         message: Json = {"role": "assistant", "content": said.content, "refusal": None}
         if said.reasoning:
-            message |= dict.fromkeys(self.REASONING, said.reasoning)
+            message |= dict.fromkeys(self._reasoning, said.reasoning)
         if said.calls:
             message["content"] = said.content or None
-            message["tool_calls"] = [_call(call) for call in said.calls]
-        finish = _finish(choice.finish_reason or "stop", len(said.calls), said.incomplete)
+            message |= calls_of_message(said.calls, as_function=self._as_function)
+        finish = self._ended(choice.finish_reason or "stop", len(said.calls), said.incomplete)
         return {"message": message, "finish_reason": finish}
 
     def _delta(self, delta: OutputDelta) -> Json:
-        fields: Json = dict.fromkeys(self.REASONING, delta.reasoning) if delta.reasoning else {}
+        fields: Json = dict.fromkeys(self._reasoning, delta.reasoning) if delta.reasoning else {}
         if delta.content:
             fields["content"] = delta.content
         if delta.calls:
-            fields["tool_calls"] = [_call_delta(call) for call in delta.calls]
+            fields |= calls_of_delta(delta.calls, as_function=self._as_function)
         return fields
+
+    def _ended(self, reason: FinishReason | None, calls: int, incomplete: str | None) -> str | None:
+        if not calls or incomplete is not None or reason != "stop":
+            return reason
+        return "function_call" if self._as_function else "tool_calls"
 
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs | None], before: int) -> Json:
         return chat_logprobs(self._names, token_ids, [each for each in logprobs if each is not None])  # has no offsets
-
-
-def _finish(reason: FinishReason | None, calls: int, incomplete: str | None) -> str | None:
-    return "tool_calls" if calls and incomplete is None and reason == "stop" else reason
-
-
-def _call_delta(call: ToolCallDelta) -> Json:
-    if call.name is None:
-        return {"index": call.index, "function": {"arguments": call.arguments}}
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"index": call.index, "id": call.id, "type": "function", "function": function}
-
-
-def _call(call: ParsedCall) -> Json:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 class CompletionAnswer(ChoicesAnswer):

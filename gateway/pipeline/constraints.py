@@ -34,7 +34,10 @@ async def grammar_of(
         return answer
     grammar = await _with_tools(request, answer, text, text.tail(prompt), checker, tenant_id)
     if len(grammar.text) > MAX_GRAMMAR_CHARS:
-        raise invalid("tools", f"`tools` and the output format take more than {MAX_GRAMMAR_CHARS} characters.")
+        raise invalid(
+            request.tools_param,
+            f"`{request.tools_param}` and the output format take more than {MAX_GRAMMAR_CHARS} characters.",
+        )
     return grammar
 
 
@@ -43,7 +46,7 @@ def _refuse_forms(request: GenerationRequest) -> None:
     if request.structure is not None:
         raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
     if isinstance(request, ChatRequest) and request.tool_choice.mode == "required":
-        raise invalid("tool_choice", f"`tool_choice` cannot be served: {said}")
+        raise invalid(request.choice_param, f"`{request.choice_param}` cannot be served: {said}")
     strict = next((tool for tool in request.offered_tools if tool.strict), None)
     if strict is not None:
         raise invalid("tools", f"`strict` cannot be served: {said}")
@@ -55,7 +58,7 @@ async def _with_tools(
     tools, model = request.offered_tools, text.output_format.grammar
     if tools and request.tool_choice.mode == "required":
         if not model.can_force:
-            raise invalid("tool_choice", "This model cannot be made to call a tool: its call format is unknown.")
+            raise invalid(request.choice_param, "This model cannot be made to call a tool: its call format is unknown.")
         served, held = await _check(request, tools, 0, checker, tenant_id)
         parallel = request.parallel_tool_calls and len(tools) > 1
         return _framed(model.forced(served, parallel=parallel, prompt_tail=tail), held)

@@ -20,13 +20,15 @@ from fairlane.gateway.dialects.openai.response_items import (
     MessageItem,
     ReasoningItem,
 )
-from fairlane.gateway.dialects.openai.tools import CallBody
+from fairlane.gateway.dialects.openai.tools import CallBody, CalledBody
 from fairlane.gateway.errors import ANTHROPIC_TYPES
 
 FinishReason = Literal["stop", "length"]
-ChatFinishReason = Literal["stop", "length", "tool_calls"]
+ChatFinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 Tier = Literal["priority", "flex", "default"]
-_FINISH = about("`stop`: by the model or a stop string; `length`: by a limit; `tool_calls`: tools were called")
+_FINISH = about(
+    "`stop`: by the model or a stop string; `length`: by a limit; `tool_calls`, `function_call`: tools were called"
+)
 
 
 class IncompleteCall(TypedDict):
@@ -93,6 +95,7 @@ class AssistantMessage(TypedDict):
     reasoning_content: NotRequired[Annotated[str, about("The model's reasoning before its answer")]]
     reasoning: NotRequired[Annotated[str, about("Another name for `reasoning_content`, by the deployment's settings")]]
     tool_calls: NotRequired[Annotated[list[CallBody], about("Tool calls by the model")]]
+    function_call: NotRequired[Annotated[CalledBody, about("The model's call, of a request with `functions`")]]
 
 
 class ChatChoice(TypedDict):
@@ -113,6 +116,7 @@ class ChatDelta(TypedDict, total=False):
     reasoning_content: Annotated[str, about("The model's reasoning before its answer")]
     reasoning: Annotated[str, about("Another name for `reasoning_content`, by the deployment's settings")]
     tool_calls: Annotated[list[dict[str, Any]], about("Parts of tool calls, each with the `index` of its call")]
+    function_call: Annotated[dict[str, str], about("A part of the model's call, of a request with `functions`")]
 
 
 class ChatChunkChoice(TypedDict):

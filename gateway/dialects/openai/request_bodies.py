@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.engine_fields import MAX_LOGPROBS, EngineFields
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Off, Text, as_unicode, lenient_in
+from fairlane.gateway.dialects.openai.functions import FunctionChoice, Functions
 from fairlane.gateway.dialects.openai.message_parts import Content, Thought
 from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
 from fairlane.gateway.dialects.openai.structures import StructureFields
@@ -197,6 +198,9 @@ class ChatBody(GenerationBody):
     tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
+    functions: Functions | None = None
+    function_call: FunctionChoice | None = None
+    include_reasoning: bool | None = None
     reasoning_effort: EffortWord | None = None
     chat_template_kwargs: TemplateVariables | None = None
     documents: Documents | None = None

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY, Display, read_display
+from fairlane.gateway.dialects.openai.functions import read_functions
 from fairlane.gateway.dialects.openai.message_parts import read_parts
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
@@ -22,7 +23,7 @@ from fairlane.gateway.dialects.openai.request_bodies import (
     Message,
 )
 from fairlane.gateway.dialects.openai.structures import read_structure
-from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools, text_input
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, text_input
 from fairlane.gateway.errors import invalid
 from fairlane.scheduler.protocol.messages import Sampling
 
@@ -164,11 +165,19 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     rendering: Rendering = USUAL_RENDERING
+    tools_param: str = "tools"
+    choice_param: str = "tool_choice"
     parameters_param: str = "tools.[{index}].function.parameters"
+    includes_reasoning: bool = True
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
         return self.tool_choice.offered(self.tools) if self.tools else ()
+
+    @property
+    def calls_function(self) -> bool:
+        """Whether a call is returned in OpenAI's older form, `function_call`."""
+        return self.choice_param == "function_call"
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -195,14 +204,19 @@ def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
     """Convert a body whose fields are valid one by one. Raises ApiError naming the field."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
-    tools, choice = read_tools(chat.tools, chat.tool_choice)
+    tools, choice = read_functions(chat.functions, chat.function_call, chat.tools, chat.tool_choice)
+    more: dict[str, Any] = {}
+    if chat.functions:  # whose answers hold one call at most
+        more = {"tools_param": "functions", "choice_param": "function_call", "parallel_tool_calls": False}
+        more["parameters_param"] = "functions.[{index}].parameters"
     return ChatRequest(
         messages=tuple([_turn(message, index, reading) for index, message in enumerate(chat.messages)]),
         tools=tools,
         tool_choice=choice,
         rendering=with_effort(_rendering(chat), chat.reasoning_effort, "reasoning_effort"),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        **_common(chat),
+        includes_reasoning=chat.include_reasoning is not False,
+        **{**_common(chat), **more},
     )
 
 

@@ -218,18 +218,24 @@ def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> 
     return tools, checked_choice(tools, choice, "function.name")
 
 
-def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field: str) -> ToolChoice:
-    """Check tools and their choice against each other. `name_field`: the field of a tool's name. Raises ApiError naming
-    the field."""
+def checked_choice(
+    tools: Sequence[Tool],
+    choice: ToolChoice | None,
+    name_field: str,
+    fields: tuple[str, str] = ("tools", "tool_choice"),
+) -> ToolChoice:
+    """Check tools and their choice against each other. `name_field`: the field of a tool's name; `fields`: of the tools
+    and the choice. Raises ApiError naming the field."""
+    offered, chosen = fields
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         doubled = next(index for index, name in enumerate(names) if name in names[:index])
-        raise invalid(f"tools.[{doubled}].{name_field}", "Two of `tools` have the same name.")
+        raise invalid(f"{offered}.[{doubled}].{name_field}", f"Two of `{offered}` have the same name.")
     if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
-        raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in total.")
+        raise invalid(offered, f"`{offered}` must have at most {MAX_TOOLS_CHARS} characters in total.")
     choice = choice or ToolChoice()
     if choice.mode == "required" and not tools:
-        raise invalid("tool_choice", "`tool_choice` needs `tools`.")
+        raise invalid(chosen, f"`{chosen}` needs `{offered}`.")
     if not set(names).issuperset(choice.names or ()):
-        raise invalid("tool_choice", "`tool_choice` names a function that is not in `tools`.")
+        raise invalid(chosen, f"`{chosen}` names a function that is not in `{offered}`.")
     return choice

@@ -14,7 +14,7 @@ from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.logprobs import TokenNames, chat_logprobs, completion_logprobs
 from fairlane.gateway.api.completions import ReasoningField, chat
-from fairlane.gateway.dialects.openai.requests import GenerationRequest
+from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.sse import EventStream
 from fairlane.gateway.model_text.tokenizer import TextModel
@@ -88,7 +88,10 @@ def built(
     **asked: Any,
 ) -> AnswerBuilder:
     served = ServedModel(model, "tiny@0", text, (), {})
-    return shape(GenerationRequest(model=model, **asked), served, "priority", [of], out)
+    request = GenerationRequest(model=model, **asked)
+    if issubclass(shape, ChatAnswer):
+        request = ChatRequest(model=model, messages=(), **asked)
+    return shape(request, served, "priority", [of], out)
 
 
 THINKING = TextModel(tool_card("Qwen 3"))

@@ -140,6 +140,14 @@ HONOURED: list[tuple[OfField, Callable[[ChatCompletion], bool]]] = [
     ({"tools": [WEATHER, TIME], "tool_choice": NAMED, "max_tokens": 60}, of_calls("time")),
     (
         {
+            "functions": [{"name": "capital", "description": "Of a country.", "parameters": CITY}],
+            "function_call": {"name": "capital"},
+            "max_tokens": 60,
+        },
+        lambda answer: (call := answer.choices[0].message.function_call) is not None and call.name == "capital",
+    ),
+    (
+        {
             "tools": [WEATHER, function("time", strict=True)],
             "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}},
             "parallel_tool_calls": False,
@@ -207,7 +215,6 @@ GRAMMAR = {"type": "grammar", "grammar": {"definition": "start: /a/", "syntax": 
 REFUSED: list[tuple[str, OfField]] = [
     ("audio", {"audio": {"format": "mp3", "voice": {"id": "alloy"}}}),
     ("function_call", {"function_call": {"name": "capital"}}),
-    ("functions", {"functions": [CITY | {"name": "capital", "description": "Of a country.", "parameters": CITY}]}),
     ("modalities", {"modalities": ["text", "audio"]}),
     ("moderation", {"moderation": {"model": "m", "policy": {"input": {"mode": "b"}, "output": {"mode": "b"}}}}),
     (
