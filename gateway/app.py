@@ -41,6 +41,7 @@ from fairlane.gateway.control.openapi import page as openapi_page
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
+from fairlane.gateway.middleware.paths import PlainPaths, right_path, root_path_of
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import TenantMiddleware
 from fairlane.gateway.pipeline.context import Bounds, Endpoint
@@ -191,7 +192,7 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
 def _status_routes(resources: Resources) -> list[Route]:
     health = _health(resources)
     guarded = operators_only(resources.control.operators, health.metrics)
-    documents = [openapi.route(), *openapi_page.routes()]
+    documents = [openapi.route(resources.settings.root_path), *openapi_page.routes()]
     return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), *documents]
 
 
@@ -223,7 +224,7 @@ def _operators(resources: Resources) -> list[BaseRoute]:
     )
     return [
         mount(admin.OPERATIONS, parts),
-        *console_routes.routes(),
+        *console_routes.routes(resources.settings.root_path),
         console_routes.session_route(parts),
         *sign_in.routes(parts),
     ]
@@ -244,6 +245,18 @@ def with_fast_path(app: Starlette) -> ASGIApp:
     paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH, responses.PATH)
     posted = [route for route in app.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
     return FastPath(app, {("POST", route.path): route.app for route in posted if route.path in paths})
+
+
+def with_plain_paths(app: ASGIApp, routes: Sequence[BaseRoute], root_path: str) -> ASGIApp:
+    """Wrap an application with these routes in `PlainPaths`."""
+
+    async def outside(scope: Scope, receive: Receive, send: Send) -> None:
+        right = right_path(routes, scope["path"])
+        error = errors.wrong_path(right and root_path + right)
+        response = errors.response(error, path=right or scope["path"], request_id=exchange_of(scope).request_id)
+        await response(scope, receive, send)
+
+    return PlainPaths(app, RequestIdMiddleware(outside), root_path)
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -268,11 +281,14 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
         message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
         shown = ApiError(message, "websocket_not_supported")
-    response = errors.response(shown, path=request.url.path, request_id=exchange_of(request.scope).request_id)
+    path: str = request.scope["path"]
+    if error.status_code == HTTPStatus.NOT_FOUND and (right := right_path(request.app.routes, path)):
+        shown, path = errors.wrong_path(root_path_of(request.scope) + right), right
+    response = errors.response(shown, path=path, request_id=exchange_of(request.scope).request_id)
     if shown.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
         response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
+        asked = {"type": "http", "method": request.method, "path": path, "root_path": ""}
         response.headers["allow"] = ", ".join(sorted(_methods(request.app.routes, asked)))
     return response
 

@@ -26,6 +26,7 @@ from fairlane.scheduler.protocol.settings import (
     Networks,
     Origins,
     Port,
+    RootPath,
     Seconds,
     Share,
     SharedSettings,
@@ -157,6 +158,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     idempotency_answer_bytes: ByteSize = ByteSize(4 * 2**20)
     # Responses of one API key that the store keeps, compressed. Above it the oldest can no longer be replayed.
     idempotency_kept_bytes: ByteSize = ByteSize(64 * 2**20)
+    # Prefix of all paths, such as `/llm`.
+    root_path: RootPath | None = None
     # Origins whose web pages may call the tenants' port from a browser.
     cors_origins: Origins = Origins()
     # How long a response of `/v1/responses` is kept, unless the request has `store: false`; 0 keeps none.
@@ -290,7 +293,7 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         raise SettingsError(f"setting gateway.chat_template_kwargs: `{name}` is set by the gateway itself")
     _check_links(settings.gateway)
     check_issuers(settings.gateway.issuers)
-    check_sign_in(settings.gateway.sign_in)
+    check_sign_in(settings.gateway.sign_in, settings.root_path)
     check_header(settings.gateway.tenant_header)
     return settings
 

@@ -260,8 +260,8 @@ def shown(error: Exception) -> ApiError:
 
 
 def is_anthropic(path: str) -> bool:
-    """Return whether a path belongs to Anthropic's API, which has its own error format."""
-    return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
+    """Return whether a path belongs to Anthropic's API, which has its own error format, below any prefix."""
+    return f"{ANTHROPIC_PATH}/" in f"{path}/"
 
 
 def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[str, object]:
@@ -362,6 +362,11 @@ def context_length(
 def not_found(what: str = "resource") -> ApiError:
     """Return the error for a missing path or object. `what` must never come from the caller."""
     return ApiError(f"There is no such {what}.", "not_found")
+
+
+def wrong_path(right: str) -> ApiError:
+    """Return the error for a missing path. `right` is the path that was probably meant; empty if there is none."""
+    return ApiError(f"There is no such path: use `{right}`.", "not_found") if right else not_found("path")
 
 
 def request_too_large(max_bytes: int) -> ApiError:

@@ -15,7 +15,7 @@ from typing import Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from fairlane.gateway.app import admin_app, create_app, metrics_app, with_cors, with_fast_path
+from fairlane.gateway.app import admin_app, create_app, metrics_app, with_cors, with_fast_path, with_plain_paths
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.connections import ConnectionLimiter
 from fairlane.gateway.http.ports import BACKLOG, Acceptor, PortName, Sockets
@@ -90,13 +90,17 @@ class Server(uvicorn.Server):
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """Return uvicorn's configuration for the tenants' port."""
-    app = with_cors(with_fast_path(create_app(resources)), settings.gateway.cors_origins)
-    return _config(app, settings, resources, "on", resources.ports.limiter)
+    app = create_app(resources)
+    plain = with_plain_paths(with_fast_path(app), app.routes, settings.root_path)
+    return _config(with_cors(plain, settings.gateway.cors_origins), settings, resources, "on", resources.ports.limiter)
 
 
 def beside(resources: Resources, name: PortName, limiter: ConnectionLimiter) -> uvicorn.Config:
     """Return uvicorn's configuration for an additional port. The lifespan belongs to the tenants' application."""
-    app = metrics_app(resources) if name == "metrics" else admin_app(resources)
+    app: ASGIApp = metrics_app(resources)
+    if name != "metrics":
+        operators = admin_app(resources)
+        app = with_plain_paths(operators, operators.routes, resources.settings.root_path)
     return _config(app, resources.settings, resources, "off", limiter)
 
 

@@ -32,8 +32,12 @@ def policy_text(rules: Mapping[str, str] = POLICY) -> str:
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
-def file_route(path: str, content: bytes, media_type: str, policy: Mapping[str, str] = POLICY) -> Route:
-    """Return the route that serves one file."""
+def file_route(
+    path: str, content: bytes, media_type: str, policy: Mapping[str, str] = POLICY, *, root_path: str = ""
+) -> Route:
+    """Return the route that serves one file. A page's links, which begin with `/`, lead below `root_path`."""
+    if media_type == "text/html":
+        content = content.replace(b'="/', b'="%b/' % root_path.encode("ascii"))
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**HEADERS, "content-security-policy": policy_text(policy), "etag": etag}
 

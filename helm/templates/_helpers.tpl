@@ -35,6 +35,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* The prefix of all of the gateway's paths, without a slash at its end; empty: none. */}}
+{{- define "fairlane.rootPath" -}}
+{{- dig "root_path" "" .Values.config.gateway | default "" | trimSuffix "/" }}
+{{- end }}
+
 {{/* Where tenants' files stand, from the configuration or the gateway's own variables; empty: on each pod's own disk. */}}
 {{- define "fairlane.filesUrl" -}}
 {{- $url := dig "files" "url" "" .Values.config.gateway }}

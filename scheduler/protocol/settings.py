@@ -29,6 +29,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+RootPath = Annotated[str, msgspec.Meta(pattern="^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$", max_length=128)]
 
 
 # Shorter keys can be guessed; longer bearer tokens are never checked.
@@ -169,12 +170,19 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     worker: Any = None
 
     @property
+    def root_path(self) -> str:
+        """The prefix of all of the gateway's paths, without a slash at its end."""
+        section = self.gateway
+        given = section.get("root_path") if isinstance(section, dict) else getattr(section, "root_path", None)
+        return str(given or "").rstrip("/")
+
+    @property
     def url(self) -> str:
-        return _url(self.host, self.port)
+        return _url(self.host, self.port) + self.root_path
 
     @property
     def admin_url(self) -> str:
-        return _url(self.admin_host, self.admin_port) if self.admin_port else self.url
+        return _url(self.admin_host, self.admin_port) + self.root_path if self.admin_port else self.url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.host}:{self.port})"  # never the admin key

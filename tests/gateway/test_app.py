@@ -385,7 +385,7 @@ async def test_a_fault_of_our_own_anywhere_is_answered_in_our_form_and_logged_wi
     assert SENT not in caplog.text
 
 
-@pytest.mark.parametrize("path", ["/admin/v1/tenants/", "/v1/chat/completions/"])
+@pytest.mark.parametrize("path", ["/admin/v1/tenants/", "/v1/chat/completion"])
 async def test_a_path_that_is_almost_one_is_none(served: Served, path: str) -> None:
     async with served.http as client:
         answer = await client.post(path, headers={"authorization": f"Bearer {ADMIN_KEY}"}, json={})

@@ -16,6 +16,7 @@ from fairlane.gateway.control.console.sign_in import begin_session, provider_of
 from fairlane.gateway.control.operators.sessions import Sessions, check_origin, cookie, session_of
 from fairlane.gateway.control.static_files import file_route
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.middleware.paths import root_path_of
 from fairlane.store.errors import STORE_ERRORS
 
 FOLDER = Path(__file__).parent
@@ -37,10 +38,11 @@ FILES = {
 
 
 @cache
-def routes() -> tuple[Route, ...]:
+def routes(root_path: str = "") -> tuple[Route, ...]:
     """Return one route per file, shared by all applications of this process. Files are read once."""
     return tuple(
-        file_route(path, (FOLDER / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()
+        file_route(path, (FOLDER / name).read_bytes(), media_type, root_path=root_path)
+        for path, (name, media_type) in FILES.items()
     )
 
 
@@ -54,9 +56,8 @@ def session_route(parts: AdminParts) -> Route:
             check_origin(scope)
             if request.method in ("GET", "HEAD"):
                 operator = None if session is None else await _signed_in(sessions, session)
-                return Response(
-                    msgspec.json.encode({"operator": operator, "oidc": provider_of(parts)}), 200, NOT_CACHED, JSON
-                )
+                told = {"operator": operator, "oidc": provider_of(parts, root_path_of(scope))}
+                return Response(msgspec.json.encode(told), 200, NOT_CACHED, JSON)
             begun = None
             if request.method == "POST":
                 begun = await begin_session(parts, await showing(parts.operators, request), address_of(request))

@@ -13,6 +13,7 @@ from fairlane.gateway.control.operators.sessions import cookie, cookie_of, sessi
 from fairlane.gateway.control.operators.settings import CALLBACK
 from fairlane.gateway.control.static_files import HEADERS, policy_text
 from fairlane.gateway.errors import ApiError, not_found
+from fairlane.gateway.middleware.paths import root_path_of
 from fairlane.quotas.audit import Note
 from fairlane.store.errors import STORE_ERRORS
 
@@ -29,7 +30,7 @@ def routes(parts: AdminParts) -> list[Route]:
                 raise not_found()
             url, kept = await provider.begin()
         except (ApiError, *STORE_ERRORS) as error:
-            return _page(refusal_of(error))
+            return _page(refusal_of(error), root_path_of(request.scope))
         answer = RedirectResponse(url, 303, NOT_CACHED)
         answer.headers.append("set-cookie", sign_in_cookie(request.scope, kept))
         return answer
@@ -44,9 +45,9 @@ def routes(parts: AdminParts) -> list[Route]:
             if earlier is not None:
                 await sessions.end(earlier)
         except (ApiError, *STORE_ERRORS) as error:
-            answer = _page(refusal_of(error))
+            answer = _page(refusal_of(error), root_path_of(scope))
         else:
-            answer = RedirectResponse("/", 303, NOT_CACHED)
+            answer = RedirectResponse(root_path_of(scope) + "/", 303, NOT_CACHED)
             answer.headers.append("set-cookie", cookie(scope, begun))
         answer.headers.append("set-cookie", sign_in_cookie(scope, None))
         return answer
@@ -65,17 +66,17 @@ async def begin_session(parts: AdminParts, operator: Operator, address: str) -> 
     return begun
 
 
-def provider_of(parts: AdminParts) -> dict[str, str] | None:
+def provider_of(parts: AdminParts, root_path: str) -> dict[str, str] | None:
     """Return the provider's title and sign-in URL, if one is configured."""
     provider = parts.single_sign_on
-    return None if provider is None else {"name": provider.section.title, "url": PATH}
+    return None if provider is None else {"name": provider.section.title, "url": root_path + PATH}
 
 
-def _page(error: ApiError) -> Response:
+def _page(error: ApiError, root_path: str) -> Response:
     text = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Fairlane</title>'
         f"<h1>Signing in failed</h1><p>{escape(error.message)} (<code>{escape(error.code)}</code>)</p>"
-        '<p><a href="/">Back to the console</a></p></html>'
+        f'<p><a href="{root_path}/">Back to the console</a></p></html>'
     )
     headers = {**HEADERS, **NOT_CACHED, "content-security-policy": policy_text()}
     return Response(text, error.status, headers, "text/html")

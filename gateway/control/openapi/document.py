@@ -87,22 +87,22 @@ _NEEDS: dict[Who, list[Json]] = {
 }
 
 
-def route() -> Route:
+def route(root_path: str = "") -> Route:
     """Return the route of `GET /openapi.json`."""
-    return Route("/openapi.json", _serve, methods=["GET"])
 
+    async def serve(_: Request) -> Response:
+        return Response(_encoded(root_path), media_type=JSON)
 
-async def _serve(_: Request) -> Response:
-    return Response(_encoded(), media_type=JSON)
+    return Route("/openapi.json", serve, methods=["GET"])
 
 
 @functools.cache
-def _encoded() -> bytes:
-    return msgspec.json.encode(document())
+def _encoded(root_path: str) -> bytes:
+    return msgspec.json.encode(document(root_path))
 
 
-def document() -> Json:
-    """Build the document."""
+def document(root_path: str = "") -> Json:
+    """Build the document. `root_path`: the prefix of all paths."""
     rows = [*TENANT_API, *OPERATIONS, *OPEN_CALLS]
     schemas, named = _schemas(rows)
     paths: dict[str, Json] = defaultdict(dict)
@@ -116,7 +116,7 @@ def document() -> Json:
             "summary": "Multi-tenant LLM serving on two lanes, with exact budgets",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": root_path or "/"}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": dict(paths),
         "components": {"schemas": schemas, "headers": headers.components(), "securitySchemes": _SECURITY},

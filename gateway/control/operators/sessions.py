@@ -18,6 +18,7 @@ from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens, operator_of
 from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.errors import ApiError, invalid_api_key
+from fairlane.gateway.middleware.paths import root_path_of
 
 LASTS_S = 8 * 3_600
 SESSIONS_OF_AN_OPERATOR = 32
@@ -164,7 +165,8 @@ def sign_in_cookie(scope: Scope, kept: str | None) -> str:
 
 def _set_cookie(scope: Scope, name: str, value: str | None, lasts_s: int, same_site: str) -> str:
     age_s, secure = 0 if value is None else lasts_s, "; Secure" if _is_secure(scope) else ""
-    return f"{name}={value or ''}; Path=/; Max-Age={age_s}; HttpOnly; SameSite={same_site}{secure}"
+    path = root_path_of(scope) or "/"
+    return f"{name}={value or ''}; Path={path}; Max-Age={age_s}; HttpOnly; SameSite={same_site}{secure}"
 
 
 def check_origin(scope: Scope) -> None:
@@ -182,7 +184,9 @@ def check_origin(scope: Scope) -> None:
 
 
 def _cookie_name(scope: Scope) -> str:
-    return "__Host-fairlane" if _is_secure(scope) else "fairlane"
+    if not _is_secure(scope):
+        return "fairlane"
+    return "__Secure-fairlane" if root_path_of(scope) else "__Host-fairlane"  # browsers keep `__Host-` for the path `/`
 
 
 def _is_secure(scope: Scope) -> bool:

@@ -27,7 +27,7 @@ class SignInSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fie
     authorize_url: Short = ""
     token_url: Short = ""
     jwks_url: Short = ""
-    # The console's callback as browsers see it; its path is `/console/callback`.
+    # The console's callback as browsers see it; its path is `/console/callback`, below `root_path`.
     redirect_url: Short = ""
     scopes: Annotated[tuple[Short, ...], msgspec.Meta(max_length=32)] = ("openid", "profile", "email")
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)] = ("RS256",)
@@ -38,8 +38,8 @@ class SignInSection(SignerSection, frozen=True, kw_only=True, forbid_unknown_fie
     roles: Annotated[dict[str, Role], msgspec.Meta(max_length=1_000)] = msgspec.field(default_factory=dict)
 
 
-def check_sign_in(section: SignInSection) -> None:
-    """Validate what the types cannot express. Raises SettingsError."""
+def check_sign_in(section: SignInSection, root_path: str = "") -> None:
+    """Validate what the types cannot express. `root_path` is the prefix of all paths. Raises SettingsError."""
     if not section.issuer:
         return
     for field in ("authorize_url", "token_url", "jwks_url", "redirect_url"):
@@ -47,8 +47,8 @@ def check_sign_in(section: SignInSection) -> None:
             raise SettingsError(
                 f"setting gateway.sign_in.{field}: must begin with https://, or be http:// on this machine"
             )
-    if urlsplit(section.redirect_url).path != CALLBACK:
-        raise SettingsError(f"setting gateway.sign_in.redirect_url: must end with {CALLBACK}")
+    if urlsplit(section.redirect_url).path != root_path + CALLBACK:
+        raise SettingsError(f"setting gateway.sign_in.redirect_url: its path must be {root_path}{CALLBACK}")
     if not section.client_id:
         raise SettingsError("setting gateway.sign_in.client_id: must be the id under which this client is registered")
     if "openid" not in section.scopes:

@@ -19,7 +19,7 @@ Every gateway tells the same, so of Prometheus' samples the largest counts.
 - type: metrics-api
   metricType: AverageValue
   metadata:
-    url: {{ printf "http://%s.%s.svc:%d/admin/v1/lanes?model=%s" $service .root.Release.Namespace (int $port) (urlquery .model) | quote }}
+    url: {{ printf "http://%s.%s.svc:%d%s/admin/v1/lanes?model=%s" $service .root.Release.Namespace (int $port) (include "fairlane.rootPath" .root) (urlquery .model) | quote }}
     valueLocation: {{ printf "data.#(lane==%q).%s" .lane .figure | quote }}
     targetValue: {{ int .target | quote }}
     authMode: bearer

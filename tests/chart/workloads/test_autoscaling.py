@@ -83,10 +83,12 @@ def test_the_token_s_field_has_any_name_and_the_planes_may_be_one(render: Render
     chart = render(
         values={**scaled(), "keda": {"existingSecret": "viewer", "secretKey": "token"}, "config": {"admin_port": 0}}
     )
+    below = render(values={**scaled(), "config": {"gateway": {"root_path": "/llm/"}}})
     (authentication,) = chart.all("TriggerAuthentication")
 
     assert authentication["spec"]["secretTargetRef"][0] == {"parameter": "token", "name": "viewer", "key": "token"}
     assert triggers(chart)[0]["metadata"]["url"].startswith("http://fairlane.llm.svc:8000/admin/v1/lanes?")
+    assert urlsplit(triggers(below)[0]["metadata"]["url"]).path == "/llm/admin/v1/lanes"
 
 
 def test_prometheus_may_be_asked_instead(render: Render) -> None:

@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from fairlane.gateway.app import FastPath, create_app, with_fast_path
 from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.middleware.paths import PlainPaths
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.gateway.runtime.resources import Resources
 from fairlane.gateway.server import configure
@@ -53,7 +54,9 @@ async def test_generation_goes_the_short_way_as_it_is_served() -> None:
     assert isinstance(express, FastPath)
     paths = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
     assert set(express.routes) == {("POST", path) for path in paths}
-    assert isinstance(configure(settings, resources).app, FastPath)
+    plain = configure(settings, resources).app
+    assert isinstance(plain, PlainPaths)
+    assert isinstance(plain.app, FastPath)
 
 
 @pytest.mark.parametrize("stream", [True, False])

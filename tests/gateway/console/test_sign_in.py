@@ -227,6 +227,14 @@ async def test_settings_that_cannot_work_stop_the_start(changed: dict[str, objec
         check_sign_in(provider.section(**changed))
 
 
+async def test_the_callback_is_below_the_prefix() -> None:
+    address = "https://console.example.com/llm/console/callback"
+    check_sign_in(Provider("https://login.example.com", address).section(), "/llm")
+
+    with pytest.raises(SettingsError, match="redirect_url: its path must be /llm/console/callback"):
+        check_sign_in(Provider("https://login.example.com", address.replace("/llm", "")).section(), "/llm")
+
+
 async def test_a_role_that_is_none_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="root"):
         Provider().section(roles={"sre": "root"})

@@ -2,7 +2,9 @@
 
 const CSRF = { "x-fairlane-csrf": "1" };
 const PATIENCE_MS = 15_000;
-const ADMIN = "/admin/v1";
+/** The prefix of the gateway's paths; empty without one. */
+export const ROOT = new URL(import.meta.url).pathname.replace(/\/console\/api\.js$/, "");
+const ADMIN = `${ROOT}/admin/v1`;
 
 /** An error response. `param` is the field that caused it. */
 export class ApiError extends Error {
@@ -91,5 +93,5 @@ export async function list(path, fields = {}, { most = 1000, signal } = {}) {
 /** `/console/session`: the operator, sign-in and sign-out. */
 export async function session(method, key = null) {
   const headers = key === null ? {} : { authorization: `Bearer ${key}` };
-  return send("/console/session", { method, headers });
+  return send(`${ROOT}/console/session`, { method, headers });
 }

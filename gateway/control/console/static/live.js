@@ -1,6 +1,6 @@
 // Live data: one event stream for all views, or polling if there is no stream.
 
-import { SignedOut, get, getIfThere } from "./api.js";
+import { ROOT, SignedOut, get, getIfThere } from "./api.js";
 
 const EVERY_MS = 2000;
 const RETRY_MS = 3000;
@@ -80,7 +80,7 @@ function open() {
   timer = 0;
   let wasOpen = false;
   hasMaps = listeners.get("kv").size > 0;
-  source = new EventSource(`/admin/v1/live?kv=${hasMaps}`);
+  source = new EventSource(`${ROOT}/admin/v1/live?kv=${hasMaps}`);
   source.addEventListener("open", () => (wasOpen = true));
   source.addEventListener("overview", (event) => heard(JSON.parse(event.data)));
   source.addEventListener("unavailable", () => status("Not updated: the store does not answer.", true));

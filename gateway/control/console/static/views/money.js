@@ -1,6 +1,6 @@
 // Token prices, and each tenant's cost by month.
 
-import { change, get, getIfThere, query } from "../api.js";
+import { ROOT, change, get, getIfThere, query } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
 import { amount, count, duration } from "../format.js";
 import { field, formDialog } from "../parts/dialog.js";
@@ -93,6 +93,6 @@ async function month(chosen, signal) {
     ],
   });
   shown.update(found.tenants.length ? [...found.tenants, found.total] : []);
-  const file = h("a", { class: "button", href: `/admin/v1/chargeback${query({ month: chosen, format: "csv" })}`, download: `chargeback-${chosen}.csv` }, "As CSV");
+  const file = h("a", { class: "button", href: `${ROOT}/admin/v1/chargeback${query({ month: chosen, format: "csv" })}`, download: `chargeback-${chosen}.csv` }, "As CSV");
   return card(null, h("div", { class: "row-head" }, h("h2", {}, "Chargeback"), h("div", { class: "actions" }, h("div", { class: "month" }, picker), file)), shown.element);
 }

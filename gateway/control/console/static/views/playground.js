@@ -1,5 +1,6 @@
 // The same prompt on both lanes at once, with a tenant's key, showing waits, pauses and preemptions live.
 
+import { ROOT } from "../api.js";
 import { fill, h, named } from "../dom.js";
 import { duration, rate } from "../format.js";
 import { field, form } from "../parts/dialog.js";
@@ -9,7 +10,7 @@ import { timeline } from "../parts/timeline.js";
 
 const LANES = ["latency", "throughput"];
 const LEGEND = [["queued", "waits"], ["prefilling", "prompt is computed"], ["streaming", "streams"], ["preempted", "preempted or paused"]];
-const PATH = "/v1/chat/completions";
+const PATH = `${ROOT}/v1/chat/completions`;
 
 export async function playground(root, { signal }) {
   const key = field({ name: "key", label: "Tenant key", type: "password", required: true, hint: "Used only for these streams and not stored." });
@@ -50,7 +51,7 @@ export async function playground(root, { signal }) {
 }
 
 async function listModels(key, model) {
-  const response = await fetch("/v1/models", { headers: { authorization: `Bearer ${key.read() ?? ""}` }, cache: "no-store" });
+  const response = await fetch(`${ROOT}/v1/models`, { headers: { authorization: `Bearer ${key.read() ?? ""}` }, cache: "no-store" });
   if (!response.ok) throw new Error(await refusalOf(response));
   const { data } = await response.json();
   const names = data.map(({ id }) => id);
