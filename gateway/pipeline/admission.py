@@ -159,6 +159,8 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
         message = "The deadline cannot be met: the capacity is promised to other requests."
         return ApiError(message, "deadline_unattainable", retry_after_s=full.late_ms / 1e3)
     block = LimitBlock("queued_requests", scope, full.limit, full.depth, 0, 1, None)
+    if not full.limit:  # waiting would not help
+        return ApiError(f"The limit queued_requests of this {scope} is 0.", "queue_full", limit=block)
     message = f"The limit queued_requests of this {scope} is reached: {full.depth} requests of the tenant wait."
     return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)
 

@@ -197,7 +197,7 @@ def test_each_kind_of_denial_has_its_code(kind: Denial, code: Code) -> None:
 
 
 def test_an_error_without_jitter_given_is_answered_too() -> None:
-    assert "retry-after" in errors.response(ApiError("full", "queue_full")).headers
+    assert "retry-after" in errors.response(ApiError("full", "rate_limit_exceeded")).headers
 
 
 def test_context_length_says_the_numbers_and_names_what_to_shorten() -> None:

@@ -146,8 +146,27 @@ async def test_the_tenants_queue_is_capped_and_a_refusal_counts_nothing(served: 
     assert (told["used"], told["remaining"]) == (1, 0)
     assert refused.json()["error"]["code"] == "queue_full"
     assert refused.json()["error"]["limit"]["name"] == "queued_requests"
+    assert "retry-after" in refused.headers
     assert sum(counted) == 1
     assert (await waiting).status_code == 200
+
+
+@pytest.mark.parametrize("of_key", [False, True])
+async def test_a_queue_without_places_refuses_without_a_retry_time(served: Served, of_key: bool) -> None:
+    limits = {"queued_requests": 0}
+    await served.tenant(limits={} if of_key else limits)
+    if of_key:
+        tenant = await served.resources.accounts.tenants.get(served.id_of())
+        assert tenant is not None
+        served.keys["acme"] = (
+            await served.resources.accounts.keys.create(tenant, {"name": "k", "limits": limits})
+        ).secret
+
+    refused = await served.post(COMPLETIONS, ONE_TOKEN)
+
+    assert error_of(refused) == (429, "queue_full")
+    assert refused.headers["x-should-retry"] == "false"
+    assert not {"retry-after", "retry-after-ms"} & set(refused.headers)
 
 
 async def test_a_lane_that_the_tenant_may_not_use_is_refused_by_header_and_replaced_by_tier(served: Served) -> None:
