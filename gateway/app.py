@@ -20,12 +20,23 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
+from fairlane.gateway.api import (
+    batches,
+    completions,
+    embeddings,
+    files,
+    message_batches,
+    messages,
+    requests,
+    responses,
+    tokenize,
+)
 from fairlane.gateway.api.batches import BatchEndpoints
 from fairlane.gateway.api.count_tokens import CountTokens
 from fairlane.gateway.api.files import FileEndpoints
 from fairlane.gateway.api.generate import Generate
 from fairlane.gateway.api.health import Health
+from fairlane.gateway.api.message_batches import MessageBatches
 from fairlane.gateway.api.models import Models, ShowLimits
 from fairlane.gateway.api.responses import Respond, StoredResponses
 from fairlane.gateway.api.stored_input import StoredInput
@@ -154,7 +165,14 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
     )
     storage, runner = resources.batches.storage, resources.batches.runner
     of_batches = BatchEndpoints(records, resources.batches.files, storage, runner, resources.fleet.cache, bounds)
+    of_messages, one = MessageBatches(of_batches, resources.batches.drafts), f"{message_batches.PATH}/{{message_batch}}"
     return [
+        ("POST", message_batches.PATH, of_messages.create),
+        ("GET", message_batches.PATH, of_messages.list),
+        ("GET", one, of_messages.show),
+        ("DELETE", one, of_messages.delete),
+        ("POST", f"{one}/cancel", of_messages.cancel),
+        ("GET", f"{one}/results", of_messages.results),
         ("POST", files.PATH, of_files.upload),
         ("GET", files.PATH, of_files.list),
         ("GET", f"{files.PATH}/{{file}}", of_files.show),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,33 +49,46 @@ class BatchEndpoints:
     bounds: Bounds
 
     async def create(self, context: RequestContext) -> None:
+        asked = await self._read(context)
+        known, is_replayed = await self.start(context, asked, lambda: self._input(asked, context.caller))
+        await send_json(context.send, known.shown(), [REPLAYED] if is_replayed else [])
+
+    async def start(
+        self,
+        context: RequestContext,
+        asked: BatchBody,
+        input_of: Callable[[], Awaitable[StoredFile]],
+        *,
+        is_inline: bool = False,
+    ) -> tuple[KnownBatch, bool]:
+        """Create a batch, or return the one that the idempotency key has created, and True. `input_of`: its file;
+        `is_inline`: which is made from the body."""
         caller = context.caller
         key = key_of(context.headers)
-        asked = await self._read(context)
         self._check(asked, caller)
         known = None if key is None else await self._earlier(caller, key)
         if known is not None:
             _check_same(known, asked)
-            await send_json(context.send, known.shown(), [REPLAYED])
-            return
-        found = await self._input(asked, caller)
+            return known, True
+        found = await input_of()
         now_s = int(time.time())
         batch = Batch(
-            id=new_id() if key is None else keyed_id(_name(caller), key, now_s // DAY_S),
+            id=new_id() if key is None else keyed_id(name_of(caller), key, now_s // DAY_S),
             tenant=caller.tenant_id,
             incarnation=caller.identity.tenant.incarnation,
             key_id=caller.key_id,
             created_at=now_s,
             expires_at=now_s + int(asked.completion_window[:-1]) * 3_600,
             total=found.lines,
+            is_inline=is_inline,
             traceparent=CARRIED.get().traceparent if context.span.is_recording else "",
             **_terms(asked),
         )
         await self._take_on(caller, batch)
         self.runner.wake()
-        made = KnownBatch(batch, None) if key is None else await _own(self.records, caller, batch.id)
+        made = KnownBatch(batch, None) if key is None else await own_batch(self.records, caller, batch.id)
         _check_same(made, asked)  # a concurrent request with the same idempotency key may have created it
-        await send_json(context.send, made.shown(), [])
+        return made, False
 
     async def list(self, context: RequestContext) -> None:
         caller = context.caller
@@ -85,25 +99,28 @@ class BatchEndpoints:
         await send_json(context.send, page([each.shown() for each in found], query.limit), [])
 
     async def show(self, context: RequestContext) -> None:
-        found = await _own(self.records, context.caller, context.path_params["batch"])
+        found = await own_batch(self.records, context.caller, context.path_params["batch"])
         await send_json(context.send, found.shown(), [])
 
     async def cancel(self, context: RequestContext) -> None:
-        caller = context.caller
-        found = await _own(self.records, caller, context.path_params["batch"])
+        found = await own_batch(self.records, context.caller, context.path_params["batch"])
+        await send_json(context.send, (await self.cancelled(context.caller, found)).shown(), [])
+
+    async def cancelled(self, caller: Caller, found: KnownBatch) -> KnownBatch:
+        """Request a batch's cancellation, and return the batch. Raises ApiError for one that has ended otherwise."""
         status = found.batch.status
         if status in OPEN and status != "finalizing":
             await self.records.cancel(caller.root, found.batch.id)
             self.runner.cancelled(found.batch.id)
-            found = await _own(self.records, caller, found.batch.id)
-        elif status != "cancelled" and found.batch.ends_as != "cancelled":
+            return await own_batch(self.records, caller, found.batch.id)
+        if status != "cancelled" and found.batch.ends_as != "cancelled":
             raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
-        await send_json(context.send, found.shown(), [])
+        return found
 
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
         now_s = int(time.time())
         for day in (now_s // DAY_S, now_s // DAY_S - 1):
-            known = await self.records.get(caller.root, caller.account, keyed_id(_name(caller), key, day))
+            known = await self.records.get(caller.root, caller.account, keyed_id(name_of(caller), key, day))
             if known is not None and known.batch.created_at > now_s - DAY_S:
                 return known
         return None
@@ -164,7 +181,8 @@ class BatchEndpoints:
         return limit_denied("rate", block, AGAIN_S)
 
 
-def _name(caller: Caller) -> bytes:
+def name_of(caller: Caller) -> bytes:
+    """Return the name of a caller in what its idempotency keys identify."""
     return f"{caller.account} {caller.key_id} ".encode() + caller.holder
 
 
@@ -184,7 +202,8 @@ def _check_same(known: KnownBatch, asked: BatchBody) -> None:
         raise conflict()
 
 
-async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:
+async def own_batch(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:
+    """Return a batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's too."""
     found = await records.get(caller.root, caller.account, batch_id)
     if found is None:
         raise not_found("batch")

@@ -40,6 +40,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
     endpoint: str
     input_file_id: str
+    # The file was made from a body.
+    is_inline: bool = False
     completion_window: str
     created_at: int
     expires_at: int
@@ -58,6 +60,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     completed: int = 0
     failed: int = 0
+    # Of the failed lines, those that did not run within the window.
+    unrun: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0

@@ -90,8 +90,10 @@ class BatchRecords:
             return None
         return KnownBatch(*_read(doc, cancelling))
 
-    async def listed(self, root: str, account: str, *, after: str, limit: int) -> list[KnownBatch] | None:
-        found = await self._run("documents", root, account, "batch", after, limit, 1)
+    async def listed(
+        self, root: str, account: str, *, after: str, limit: int, newest_first: bool = True
+    ) -> list[KnownBatch] | None:
+        found = await self._run("documents", root, account, "batch", after, limit, int(newest_first))
         return (
             None if found is None else [KnownBatch(*_read(*each)) for each in zip(found[::2], found[1::2], strict=True)]
         )

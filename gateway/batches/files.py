@@ -22,7 +22,7 @@ from fairlane.gateway.dialects.openai.batches import FileObject
 from fairlane.gateway.errors import ApiError, LimitBlock
 from fairlane.store.scripts import call, texts
 
-PURPOSE = "batch"
+PURPOSE: Literal["batch"] = "batch"
 DAY_S = 86_400
 DEFAULT_EXPIRY_S = 30 * DAY_S
 PENDING_S = 6 * 3_600

@@ -235,6 +235,7 @@ class OpenBatch:
             self._batch,
             status=ending or "completed",
             failed=self._batch.failed + expired,
+            unrun=expired,
             output_file_id=kept[OUTPUT].id if OUTPUT in kept else None,
             error_file_id=kept[ERRORS].id if ERRORS in kept else None,
         )

@@ -76,7 +76,7 @@ def answered(batch: Batch, place: int, custom_id: str | None, status: int, body:
 
 def refused(batch: Batch, place: int, custom_id: str | None, error: ApiError) -> LineEnd:
     """Return the outcome of a line that was refused with an API error."""
-    body = msgspec.json.encode(error_body(error))
+    body = msgspec.json.encode(error_body(error, batch.endpoint, request_id(batch, place)))
     return LineEnd(place=place, record=_response(batch, place, custom_id, error.status, body), is_error=True)
 
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,10 @@ _DIGITS = 4000
 # Characters of a number in a large body; a longer one is read as infinity.
 _LONGEST_NUMBER = 100
 _INT64 = 2**63
+_NO_OBJECT = "The body must be a JSON object."
+# The parts of msgspec's messages that name a missing field, and the place of the object that lacks it.
+_PLACE = re.compile(r"required field `(\w+)`|at `\$\.([\w.\[\]]+)`")
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 def shown_name(name: str) -> str:
@@ -72,7 +76,7 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
         is_deep = text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deep(value)
         if isinstance(value, dict) and not is_deep:
             return value
-        refused = _too_deep(text) if is_deep else invalid(None, "The body must be a JSON object.")
+        refused = _too_deep(text) if is_deep else invalid(None, _NO_OBJECT)
     try:
         raise refused
     finally:
@@ -125,6 +129,21 @@ def scalar(raw: bytes) -> str | int | float | bool | None:
         return _decode_scalar(raw) if _is_scalar(raw) else None
     except ValueError:
         return None
+
+
+def read_struct(body: bytes, kind: type[Struct]) -> Struct:
+    """Return the body as a struct whose large parts stay undecoded. Raises ApiError naming the field.
+
+    The caller bounds the number of its items, and reads the body in a thread."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        steps = [step for found in _PLACE.finditer(str(error)) for step in found.groups() if step]
+        param = ".".join(reversed(steps)).replace("[", ".[") or None
+        refused = invalid(param, f"`{param}` is missing, or not of the right type." if param else _NO_OBJECT)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        refused = invalid(None, "The body is not valid JSON, or nested too deeply.")
+    raise refused
 
 
 def _raw_fields(document: bytes) -> dict[str, msgspec.Raw]:

@@ -1,6 +1,6 @@
 """The operations of the tenant API, and those that need no key: their inputs, responses and errors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, Toke
 from fairlane.gateway.control.admin.operation import ANY_BODY, JSON, OPERATOR, Documented, Who
 from fairlane.gateway.control.admin.views import QuotaView
 from fairlane.gateway.control.openapi import answers
+from fairlane.gateway.dialects.anthropic import batches as message_batches
 from fairlane.gateway.dialects.anthropic.request_bodies import (
     NEUTRAL_MESSAGES,
     NEUTRAL_PROMPT,
@@ -29,7 +30,7 @@ from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 
 STREAM, TEXT, HTML = "text/event-stream", "text/plain", "text/html"
-FORM, BYTES = "multipart/form-data", "application/octet-stream"
+FORM, BYTES, JSON_LINES = "multipart/form-data", "application/octet-stream", "application/x-jsonl"
 
 # Errors of the HTTP layer, before authentication.
 ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
@@ -93,6 +94,32 @@ def _call(
     )
 
 
+def _message_batches() -> Iterator[Documented]:
+    path, one = f"{ANTHROPIC_PATH}/batches", f"{ANTHROPIC_PATH}/batches/{{message_batch}}"
+    batch = message_batches.MessageBatchObject
+    yield _call(
+        f"POST {path}",
+        "create_message_batch",
+        "Create a Message Batch: answer every request within 24 hours, on the throughput lane",
+        batch,
+        *_BATCH,
+        body=message_batches.MessageBatchBody,
+    )
+    yield _call(
+        f"GET {path}",
+        "list_message_batches",
+        "List the tenant's Message Batches, newest first",
+        message_batches.MessageBatchList,
+        query=message_batches.MessageBatchesQuery,
+    )
+    yield _call(f"GET {one}", "get_message_batch", "Return a Message Batch and its progress", batch)
+    yield _call(f"POST {one}/cancel", "cancel_message_batch", "Cancel a Message Batch", batch)
+    summary = "Delete an ended Message Batch with its requests and results"
+    yield _call(f"DELETE {one}", "delete_message_batch", summary, message_batches.DeletedMessageBatch, "unavailable")
+    summary = "Return the results of an ended Message Batch as JSON lines"
+    yield _call(f"GET {one}/results", "get_message_batch_results", summary, {JSON_LINES: str}, "unavailable")
+
+
 TENANT_API: tuple[Documented, ...] = (
     _call(
         "POST /v1/chat/completions",
@@ -126,6 +153,7 @@ TENANT_API: tuple[Documented, ...] = (
         *_PROMPT,
         body=PromptBody,
     ),
+    *_message_batches(),
     _call(
         "POST /v1/responses",
         "create_response",

@@ -20,6 +20,9 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
         "completion_window": "24h",
     },
     "create_message": {"model": _MODEL, "max_tokens": 32, "messages": _CONVERSATION},
+    "create_message_batch": {
+        "requests": [{"custom_id": "a", "params": {"model": _MODEL, "max_tokens": 32, "messages": _CONVERSATION}}]
+    },
     "count_message_tokens": {"model": _MODEL, "messages": _CONVERSATION},
     "create_response": {"model": _MODEL, "input": "What is the capital of France?", "max_output_tokens": 32},
     "count_response_input_tokens": {"model": _MODEL, "input": "What is the capital of France?"},

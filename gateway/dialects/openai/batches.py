@@ -72,7 +72,7 @@ class BatchesQuery(_ListQuery):
     limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED, description="Maximum number of items of the page")] = 20
 
 
-Q = TypeVar("Q", bound=_ListQuery)
+Q = TypeVar("Q", bound=BaseModel)
 
 
 def read_query(kind: type[Q], query: bytes) -> Q:

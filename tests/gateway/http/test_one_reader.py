@@ -27,6 +27,7 @@ METHODS = {"model_validate_json", "validate_json", "parse_raw"}
 ELSEWHERE = {
     "batches/batch_records.py": "the gateway's own records in the store",
     "batches/files.py": "the gateway's own records in the store",
+    "batches/message_results.py": "records that this gateway made",
     "batches/results.py": "an answer that this gateway made",
     "config.py": "what the parent process hands on",
     "dialects/grammar/check_process.py": "in a process of its own, with a limit on its time",
