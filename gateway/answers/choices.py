@@ -63,6 +63,10 @@ class ChoicesAnswer(AnswerBuilder):
             fields["prompt_logprobs"] = prompt_logprobs(self._model.text, *self._prompt(index), request.prompt_logprobs)
         return fields
 
+    def _returned(self) -> list[tuple[int, int, AnswerChoice]]:
+        """Return the choices of the answer: the index in it, the choice's own, and the choice."""
+        return [(index, index, choice) for index, choice in sorted(self._choices.items())]
+
     def _ids(self, token_ids: Sequence[int]) -> Json:
         return {"token_ids": [*token_ids]} if self._request.display.token_ids else {}
 
@@ -74,13 +78,13 @@ class ChoicesAnswer(AnswerBuilder):
     def whole(self) -> Json:
         choices: list[Json] = []
         remarks: Json = {}
-        for index, choice in sorted(self._choices.items()):
+        for shown_index, index, choice in self._returned():
             logprobs = None
             if self._request.logprobs is not None:
                 token_ids, known = self._echoed(index)
                 logprobs = self._logprobs((*token_ids, *choice.token_ids), (*known, *choice.logprobs), 0)
             shown = self._ids(choice.token_ids)
-            choices.append({"index": index, "logprobs": logprobs, **self._all(index, choice), **shown})
+            choices.append({"index": shown_index, "logprobs": logprobs, **self._all(index, choice), **shown})
             remarks = self._remarks(index, choice.finish_reason, choice.incomplete) | remarks  # of the first choice
         return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | as_field(remarks)
 
@@ -220,6 +224,16 @@ class CompletionAnswer(ChoicesAnswer):
         text, finish_reason = self._echo(index) + "".join(choice.text), choice.finish_reason or "stop"
         return {"text": text, "finish_reason": finish_reason, **self._prompt_fields(index)}
 
+    def _returned(self) -> list[tuple[int, int, AnswerChoice]]:
+        request, found = self._request, super()._returned()
+        if not isinstance(request, CompletionRequest) or request.returned == request.n:
+            return found
+        most_likely: list[tuple[int, int, AnswerChoice]] = []
+        for first in range(0, len(found), request.n):
+            best = sorted(found[first : first + request.n], key=lambda one: -_likelihood(one[2]))[: request.returned]
+            most_likely += [(len(most_likely) + place, index, choice) for place, (_, index, choice) in enumerate(best)]
+        return most_likely
+
     def _opening(self, index: int, choice: AnswerChoice) -> list[bytes]:
         echo, fields = self._echo(index), self._prompt_fields(index)
         if not (echo or fields):
@@ -240,3 +254,7 @@ class CompletionAnswer(ChoicesAnswer):
 
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs | None], before: int) -> Json:
         return completion_logprobs(self._names, token_ids, logprobs, before)
+
+
+def _likelihood(choice: AnswerChoice) -> float:
+    return sum([each.logprob for each in choice.logprobs])

@@ -160,6 +160,19 @@ class TextModel:
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
         return _ending(tuple(encoding.ids), last)
 
+    def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of words that are not to be drawn: each as it begins a text, and after a space where that
+        is as many tokens of which the first is another, as vLLM does."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            bare = self.encode(word.lstrip(), marked=False)
+            spaced = self.encode(f" {word.lstrip()}", marked=False)
+            if bare:
+                found[bare] = None
+            if spaced and len(spaced) == len(bare) and spaced[0] != bare[0]:
+                found[spaced] = None
+        return tuple(found)
+
     def _controlled(self, text: str, marked: bool, last: int | None = None) -> tuple[int, ...]:
         ids = self._control.encode(self._bounded(text, last))
         if marked:

@@ -300,6 +300,9 @@ class Preparer:
             _check_scores(request, prompts)
         if self.cuts_output:
             request = cut_output(request, model, prompts)
+        if request.bad_words:
+            words = model.text.bad_words(request.bad_words)
+            request = msgspec.structs.replace(request, draw={**request.draw, "bad_words": words})
         if usual := model.text.usual_draw:
             request = msgspec.structs.replace(request, draw={**usual, **request.draw})
         return request, model, prompts
@@ -340,14 +343,15 @@ def _check_scores(request: GenerationRequest, prompts: Sequence[Tokens]) -> None
 def _check_fields(request: GenerationRequest, text: TextModel) -> None:
     biased = request.draw.get("logit_bias")
     named = [token for token, _ in biased] if biased else ()
-    for field, tokens in (("logit_bias", named), ("stop_token_ids", request.stop_token_ids)):
+    allowed = request.draw.get("allowed_token_ids", ())
+    ids = (("logit_bias", named), ("stop_token_ids", request.stop_token_ids), ("allowed_token_ids", allowed))
+    for field, tokens in ids:
         if tokens and max(tokens) >= text.card.vocab_size:
             raise invalid(field, f"`{field}` contains a token id that is not below {text.card.vocab_size}.")
     for field in text.refused_fields:
-        if field == "prompt_logprobs" and request.scored is not None and request.prompt_logprobs is None:
-            raise invalid("echo", "`echo` with `logprobs` cannot be served: the engine of this model does not take it.")
-        if request.asks_for(field):
-            raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
+        param = request.asking(field)
+        if param is not None:
+            raise invalid(param, f"`{param}` cannot be served: the engine of this model does not take it.")
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:

@@ -63,6 +63,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     prompt_logprobs: int | None = None
     # (token id, value added to its score).
     logit_bias: tuple[tuple[int, float], ...] = ()
+    # Only these tokens are drawn; empty: all.
+    allowed_token_ids: tuple[int, ...] = ()
+    # Sequences of tokens: the last is not drawn after the others.
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -84,6 +84,10 @@ class TokenHistory:
     def seen(self) -> TokenCounts:
         return self._count((*self._prompt, *self._generated))
 
+    def ends_with(self, token_ids: Sequence[int]) -> bool:
+        """Return whether the generated tokens do."""
+        return self._generated[len(self._generated) - len(token_ids) :] == [*token_ids]
+
     def append(self, token_id: int) -> None:
         self._generated.append(token_id)
         for counts in self._asked_for:
@@ -116,7 +120,7 @@ class Drawn(NamedTuple):
 def is_plain(sampling: Sampling) -> bool:
     """Return whether only the most likely token is ever needed, so that its rows need no `TokenDraw`."""
     has_min_length = sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
-    shapes = _penalises(sampling) or has_min_length or bool(sampling.logit_bias)
+    shapes = _penalises(sampling) or has_min_length or bool(sampling.logit_bias) or _restricts(sampling)
     return sampling.temperature <= 0 and sampling.logprobs is None and not shapes
 
 
@@ -193,13 +197,19 @@ def _penalises(sampling: Sampling) -> bool:
     return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
 
 
+def _restricts(sampling: Sampling) -> bool:
+    return bool(sampling.allowed_token_ids or sampling.bad_words)
+
+
 def _must_continue(draw: TokenDraw) -> bool:
     is_short = draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
     return is_short and not (draw.mask is not None and draw.mask.must_end)
 
 
 def _is_shaped(draw: TokenDraw) -> bool:
-    return draw.mask is not None or bool(draw.sampling.logit_bias) or _penalises(draw.sampling) or _must_continue(draw)
+    sampling = draw.sampling
+    is_changed = bool(sampling.logit_bias) or _penalises(sampling) or _restricts(sampling)
+    return draw.mask is not None or is_changed or _must_continue(draw)
 
 
 def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Tensor:
@@ -212,7 +222,26 @@ def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Ten
     if suppressed:
         adjusted[_places(suppressed, adjusted.device)] = float("-inf")
     _apply_masks(adjusted, {row: draw.mask for row, draw in draws.items() if draw.mask is not None})
+    for row, draw in draws.items():
+        if _restricts(draw.sampling):
+            _restrict(adjusted[row], draw)
     return adjusted
+
+
+def _restrict(scores: torch.Tensor, draw: TokenDraw) -> None:
+    """Exclude tokens from one row. A restriction that a grammar leaves no token for is ignored."""
+    sampling, restricted = draw.sampling, list[torch.Tensor]()
+    if sampling.allowed_token_ids:
+        allowed = torch.tensor(sampling.allowed_token_ids, device=scores.device)
+        restricted.append(torch.ones_like(scores, dtype=torch.bool).index_fill_(0, allowed, False))
+    banned = [word[-1] for word in sampling.bad_words if draw.history.ends_with(word[:-1])]
+    if banned:
+        excluded = torch.zeros_like(scores, dtype=torch.bool)
+        restricted.append(excluded.index_fill_(0, torch.tensor(banned, device=scores.device), True))
+    for mask in restricted:
+        left = scores.masked_fill(mask, float("-inf"))
+        if left.amax() > float("-inf"):
+            scores.copy_(left)
 
 
 def _apply_masks(scores: torch.Tensor, masks: Mapping[int, Mask]) -> None:

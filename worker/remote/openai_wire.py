@@ -16,11 +16,12 @@ _OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 _LLAMA = _OPENAI | {"top_k", "min_p", "repetition_penalty", "ignore_eos"}
 # Request fields that not every server accepts.
 ALL = _LLAMA | {"min_tokens", "stop_token_ids", "logprobs", "cache_salt"}
+ALL |= {"allowed_token_ids", "bad_words", "prompt_logprobs"}
 # Owners of a model, as reported by `/v1/models`.
 VLLM, LLAMA = "vllm", "llamacpp"
-_TAKES: Mapping[str, frozenset[str]] = {VLLM: ALL, LLAMA: _LLAMA}
+_TAKES: Mapping[str, frozenset[str]] = {VLLM: ALL - {"bad_words"}, LLAMA: _LLAMA}
 # Fields that require a server which reports token ids.
-_NEED_IDS = frozenset({"min_tokens", "stop_token_ids", "logprobs"})
+_NEED_IDS = frozenset({"min_tokens", "stop_token_ids", "logprobs", "allowed_token_ids", "prompt_logprobs"})
 # vLLM's prefix of an id in place of a token's text.
 _ID = "token_id:"
 
@@ -146,6 +147,7 @@ def _for_vllm(sampling: Sampling, cache_salt: str) -> dict[str, Any]:
         "stop_token_ids": [*sampling.stop_token_ids],
         "ignore_eos": True,  # only the request's stop tokens end a choice
         "logprobs": sampling.logprobs,
+        "allowed_token_ids": [*sampling.allowed_token_ids] or None,
         "return_tokens_as_token_ids": sampling.logprobs is not None,
         "cache_salt": cache_salt,
     }

@@ -23,6 +23,7 @@ KNOWN = ("0.5",)
 # Minimum block size in tokens. SGLang's pages may hold one token; the planner counts larger ones.
 LEAST_BLOCK = 16
 LEAST_TOP_P = 1e-6
+LACKS = ("allowed_token_ids", "bad_words")
 
 _ENDED = "the engine ended the stream"
 _Logprob = tuple[float, int, str | None]
@@ -99,6 +100,7 @@ class SglangApi:
             block_size=block_size,
             blocks=ranks * info.max_total_num_tokens // block_size,
             sequences=ranks * info.max_running_requests if info.max_running_requests else None,
+            lacks=LACKS,
         )
 
     def serving(self, card: ModelCard) -> "SglangApi":

@@ -23,6 +23,8 @@ from fairlane.worker.vllm.lane_policy import BEGUN, PACED
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
 # Supported versions.
 KNOWN = ("0.32",)
+# vLLM takes bad words as text only, which a worker does not have.
+LACKS = ("bad_words",)
 _CLOSED = frozenset({403, 404})
 # Token ids for the grammar probe, which every vocabulary has.
 _TRIAL = (40, 41, 42)
@@ -77,6 +79,7 @@ class VllmApi:
             adapter=(served.root or served.id) if served.parent else "",
             takes_grammars=probed.takes_grammars,
             resumes_grammars=probed.resumes_grammars,
+            lacks=LACKS,
         )
 
     def serving(self, card: ModelCard) -> "VllmApi":
@@ -180,6 +183,7 @@ def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
             "ignore_eos": True,  # only the request's stop tokens end a choice
             "logprobs": sampling.logprobs,
             "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
+            "allowed_token_ids": [*sampling.allowed_token_ids] or None,
             "detokenize": False,
             "structured_outputs": {"grammar": request.grammar} if request.grammar else None,
             "extra_args": {PACED: 1, BEGUN: request.begun} if request.begun else {PACED: 1},

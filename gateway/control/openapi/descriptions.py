@@ -77,7 +77,7 @@ PROPERTIES: Mapping[str, str] = {
     "add_generation_prompt": "False: the prompt ends after the last message, instead of where the model's turn begins",
     "add_special_tokens": "Add the tokenizer's special tokens around a text; absent: true",
     "ChatBody.add_special_tokens": "Add them around the rendered prompt too; absent: false",
-    "best_of": "Must equal `n` or be absent: every generated choice is returned",
+    "best_of": "Generate this many choices and return the `n` most likely; all are charged. Not in streams",
     "chat_template_kwargs": "Variables of the model's chat template, of those that the operator allows",
     "content": "The content",
     "Message.content": "Text, or a list of parts",

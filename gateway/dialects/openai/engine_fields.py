@@ -1,15 +1,29 @@
-"""vLLM's fields for what an answer shows of its tokens, and for the log-probabilities of the prompt."""
+"""vLLM's fields for the tokens of an answer: which may be drawn, what is shown of them, and the prompt's
+log-probabilities."""
 
 from typing import Annotated
 
 import msgspec
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields
+from fairlane.gateway.dialects.openai.field_types import Fields, Text
+from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 
 # Alternatives per token, as vLLM's `max_logprobs`.
 MAX_LOGPROBS = 20
+# Tokens to which one request restricts its output.
+MAX_ALLOWED = 1024
+MAX_BAD_WORDS = 128
+MAX_WORD_CHARS = 256
+
+
+def _as_tuple(listed: object) -> object:
+    return tuple(listed) if isinstance(listed, list) else listed
+
+
+TokenIds = Annotated[tuple[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)], ...], BeforeValidator(_as_tuple)]
+Word = Annotated[Text, Field(min_length=1, max_length=MAX_WORD_CHARS)]
 
 
 class Display(msgspec.Struct, frozen=True):
@@ -44,9 +58,17 @@ class EngineFields(Fields):
         Field(ge=0, le=MAX_LOGPROBS),
         about("Return log-probabilities of the prompt's tokens, and of this many most likely ones; not in streams"),
     ] = None
+    allowed_token_ids: Annotated[
+        TokenIds | None, Field(max_length=MAX_ALLOWED), about("Draw only these tokens; absent or empty: all")
+    ] = None
+    bad_words: Annotated[
+        list[Word] | None,
+        Field(max_length=MAX_BAD_WORDS, fail_fast=True),
+        about("Words that the output does not contain, alone or after a space"),
+    ] = None
 
 
-_DISPLAY_FIELDS = frozenset(EngineFields.model_fields) - {"prompt_logprobs"}
+_DISPLAY_FIELDS = frozenset(EngineFields.model_fields) - {"prompt_logprobs", "allowed_token_ids", "bad_words"}
 
 
 def read_display(body: EngineFields) -> Display:

@@ -17,8 +17,6 @@ def hint(*neutral: object) -> HintValues:
 Neutral = Mapping[str, tuple[object, ...]]
 
 _VLLM: Neutral = {
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "guided_decoding_backend": hint(),
     "guided_whitespace_pattern": hint(),
     "kv_transfer_params": hint(),

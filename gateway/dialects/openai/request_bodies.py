@@ -19,6 +19,7 @@ from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 
 # Choices per prompt.
 MAX_CHOICES = 16
+MAX_BEST_OF = 20
 # Prompts times choices per request.
 MAX_SEQUENCES = 128
 MAX_STOPS = 16
@@ -215,4 +216,4 @@ class CompletionBody(GenerationBody):
     max_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
-    best_of: Count | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None

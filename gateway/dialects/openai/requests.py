@@ -40,7 +40,7 @@ _RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generat
 _RENDERING_FIELDS |= {"add_special_tokens"}
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__)
-_DRAW_FIELDS -= {"seed", "min_tokens", "stop_token_ids", "logprobs", "prompt_logprobs"}
+_DRAW_FIELDS -= {"seed", "min_tokens", "stop_token_ids", "logprobs", "prompt_logprobs", "bad_words"}
 # Fields of which zero asks for something.
 _COUNTS_FROM_ZERO = frozenset({"logprobs", "prompt_logprobs"})
 
@@ -77,6 +77,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     draw: Mapping[str, Any] = {}
     # Tokens that end a choice, in addition to the model's own.
     stop_token_ids: tuple[int, ...] = ()
+    # Texts that the output does not contain.
+    bad_words: tuple[str, ...] = ()
     structure: Structure | None = None
     # Tokens of each prompt that are kept, from its end: all if None, as many as the model takes if -1.
     truncate_prompt_tokens: int | None = None
@@ -104,7 +106,16 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
         output = self.max_tokens or 1
         return max(1, context_length - (output if output < context_length else 1))
 
-    def asks_for(self, field: str) -> bool:
+    @property
+    def drawn_logprobs(self) -> int | None:
+        """Return what `logprobs` the workers report."""
+        return self.logprobs
+
+    def asking(self, field: str) -> str | None:
+        """Return the body's field that needs an engine which takes `field`; None if it may ignore it."""
+        return field if self._asks_for(field) else None
+
+    def _asks_for(self, field: str) -> bool:
         said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
         return self.draw.get(field, usual) != usual or bool(said) or (field in _COUNTS_FROM_ZERO and said is not None)
 
@@ -114,7 +125,7 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
             seed=seed & _SEED_MASK,
             min_tokens=self.min_tokens,
             stop_token_ids=self.stop_token_ids if self.ignore_eos else (*eos, *self.stop_token_ids),
-            logprobs=self.logprobs,
+            logprobs=self.drawn_logprobs,
             prompt_logprobs=self.scored,
         )
 
@@ -187,12 +198,25 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     # The tokens that the tokenizer adds around a text are part of the prompt.
     is_marked: bool = True
     echo: bool = False
+    # Choices in the answer, those with the highest log-probability: fewer than `n` if `best_of` is more.
+    returned: int = 1
 
     @property
     def scored(self) -> int | None:
         if self.echo and self.logprobs is not None:
             return max(self.logprobs, self.prompt_logprobs or 0)
         return self.prompt_logprobs
+
+    @property
+    def drawn_logprobs(self) -> int | None:
+        return 0 if self.logprobs is None and self.returned < self.n else self.logprobs
+
+    def asking(self, field: str) -> str | None:
+        if field == "prompt_logprobs" and self.prompt_logprobs is None and self.scored is not None:
+            return "echo"
+        if field == "logprobs" and self.logprobs is None and self.drawn_logprobs is not None:
+            return "best_of"
+        return super().asking(field)
 
 
 def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
@@ -283,17 +307,22 @@ def _calls(message: Message, index: int) -> tuple[ToolCall, ...]:
 def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionRequest:
     """Parse a completion body. Raises ApiError naming the field."""
     completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, reading)
-    n = completion.n or 1
+    returned = completion.n or 1
+    n = completion.best_of or returned
     if len(completion.prompt) * n > MAX_SEQUENCES:
-        raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
-    if completion.best_of not in (None, n):
-        raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
+        of = "n" if n == returned else "best_of"
+        raise invalid("prompt", f"Prompts times `{of}` must be at most {MAX_SEQUENCES}.")
+    if n < returned:
+        raise invalid("best_of", "`best_of` must be at least `n`.")
+    if n > returned and completion.stream:
+        raise invalid("best_of", "`best_of` more than `n` is not available in streams.")
     return CompletionRequest(
         prompts=completion.prompt,
         is_marked=completion.add_special_tokens is not False,
         logprobs=completion.logprobs,
         echo=bool(completion.echo),
-        **_common(completion),
+        returned=returned,
+        **_common(completion) | {"n": n},
     )
 
 
@@ -323,6 +352,7 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "structure": structure,
         "prompt_logprobs": body.prompt_logprobs,
         "display": read_display(body),
+        "bad_words": tuple(body.bad_words or ()),
     }
 
 

@@ -248,7 +248,7 @@ def test_what_is_not_supported_yet_is_accepted_where_it_asks_for_nothing(field: 
         assert chat(**{field: value}) == chat()
 
 
-@pytest.mark.parametrize(("field", "neutral", "other"), [("suffix", "", "x"), ("best_of", 1, 2)])
+@pytest.mark.parametrize(("field", "neutral", "other"), [("suffix", "", "x")])
 def test_the_same_of_completions(field: str, neutral: object, other: object) -> None:
     assert completion(**{field: neutral}) == completion()
     assert refused({**COMPLETION, field: other}, by_completion=True).param == field

@@ -53,7 +53,7 @@ HONOURED: list[tuple[OfField, Callable[[Completion], bool]]] = [
     ({"extra_body": {"ignore_eos": True, "top_k": 1, "service_tier": "flex"}}, lambda answer: text(answer) == SAID),
 ]
 REFUSED: list[tuple[str, OfField]] = [
-    ("best_of", {"best_of": 2}),
+    ("best_of", {"best_of": 21}),
     ("logprobs", {"logprobs": 21}),
     ("prompt", {"prompt": ""}),
     ("prompt", {"prompt": []}),

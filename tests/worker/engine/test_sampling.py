@@ -76,6 +76,30 @@ def test_tokens_that_the_model_rules_out_are_never_drawn() -> None:
     assert reachable([0.0, -INF, 0.0, -INF], Sampling()) == {0, 2}
 
 
+def test_only_allowed_tokens_are_drawn() -> None:
+    logits = [9.0, 3.0, 1.0, 2.0]
+
+    assert token(logits, Sampling(temperature=0.0, allowed_token_ids=(2, 3))) == 3
+    assert reachable(logits, Sampling(temperature=5.0, allowed_token_ids=(1, 2))) == {1, 2}
+    assert token(logits, Sampling(temperature=0.0, allowed_token_ids=(2, 3), bad_words=((3,),))) == 2
+
+
+@pytest.mark.parametrize(
+    ("generated", "expected"), [((), 2), ((1,), 2), ((1, 3), 1), ((3, 1), 2), ((0, 1, 3), 1), ((1, 3, 3), 2)]
+)
+def test_a_bad_word_is_not_completed(generated: tuple[int, ...], expected: int) -> None:
+    sampling = Sampling(temperature=0.0, bad_words=((1, 3, 2), (0,)))
+
+    assert token([9.0, 2.0, 5.0, 1.0], sampling, prompt=(1, 3), generated=generated) == expected
+
+
+def test_what_leaves_a_grammar_no_token_is_ignored() -> None:
+    bits = np.packbits(np.array([0, 0, 1, 0, 0, 0, 0, 0], np.uint8), bitorder="little")
+    for restricted in ({"allowed_token_ids": (0, 1)}, {"bad_words": ((2,),)}):
+        one = TokenDraw(Sampling(temperature=0.0, **restricted), 0, 0, TokenHistory(()), Mask(bits, must_end=False))
+        assert draw_tokens(torch.tensor([[9.0, 8.0, 1.0, 7.0]]), [one]).tokens == {0: 2}
+
+
 def test_nothing_to_draw_is_fine() -> None:
     assert draw_tokens(torch.empty(0, 8), []).tokens == {}
 

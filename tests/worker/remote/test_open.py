@@ -5,12 +5,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from msgspec import UNSET
 
 from fairlane.worker.config import EngineKind, WorkerSection, WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine
 from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.open import open_engine
+from fairlane.worker.remote.sglang import LACKS
 from tests.support.worker.openai_stand_in import OpenAiStandIn
 from tests.support.worker.sglang_stand_in import SglangStandIn
 from tests.support.worker.tiny_model import write_tiny_model
@@ -35,7 +35,7 @@ def test_sglang_is_exact_and_says_how_much_it_holds(files: Path) -> None:
     with SglangStandIn(slots=6, blocks=64, block_size=4) as server, opened(server, "sglang", files) as engine:
         sizes = engine.engine.planner.pool_sizes
 
-        assert (engine.card.model, engine.card.is_exact, engine.card.lacks) == (MODEL, True, UNSET)
+        assert (engine.card.model, engine.card.is_exact, engine.card.lacks) == (MODEL, True, LACKS)
         assert (sizes.block_size, sizes.blocks) == (16, 16)
         assert engine.engine.planner.max_sequences == 6
 

@@ -21,7 +21,7 @@ from tests.support.worker.vllm_stand_in import EOS, continuation
 PROMPT = (5, 6, 7, 8, 9)
 FIRST = SeqId("a", 0)
 DRAWS = ("min_p", "repetition_penalty", "top_k")
-NEED_IDS = ("logprobs", "min_tokens")
+NEED_IDS = ("logprobs", "min_tokens", "allowed_token_ids", "prompt_logprobs", "bad_words")
 
 
 def found(server: OpenAiStandIn) -> tuple[Facts, Api]:
@@ -32,7 +32,7 @@ def found(server: OpenAiStandIn) -> tuple[Facts, Api]:
 @pytest.mark.parametrize(
     ("owner", "is_exact", "lacks", "length", "sequences"),
     [
-        ("vllm", True, (), None, None),
+        ("vllm", True, ("bad_words",), None, None),
         ("llamacpp", False, ("cache_salt", *NEED_IDS, "stop_token_ids"), 128, 8),
         ("ollama", False, ("cache_salt", "ignore_eos", *NEED_IDS, *DRAWS, "stop_token_ids"), None, None),
         ("strict", False, ("cache_salt", "ignore_eos", *NEED_IDS, *DRAWS, "stop_token_ids"), None, None),

@@ -22,7 +22,7 @@ def test_its_facts(has_old_paths: bool) -> None:
 
     assert (found.version, found.model, found.context_length, found.sequences) == ("0.5.23", MODEL, 256, 8)
     assert found.block_size * found.blocks == 64 * 4
-    assert (found.is_exact, found.lacks) == (True, ())
+    assert (found.is_exact, found.lacks) == (True, ("allowed_token_ids", "bad_words"))
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
