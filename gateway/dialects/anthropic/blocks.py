@@ -10,13 +10,11 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode, json_text
-from fairlane.gateway.dialects.openai.message_parts import omitted
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, json_text
+from fairlane.gateway.dialects.openai.message_parts import readable
 
 # Characters of one call's input as JSON.
 MAX_INPUT_CHARS = 1024 * 1024
-# Fields of server tools' results that say nothing to a model.
-_UNREAD = frozenset({"type", "cache_control", "citations", "file_id", "media_type", "page_age", "retrieved_at"})
 
 Unread = Annotated[Any, about("Accepted and ignored")]
 
@@ -188,30 +186,13 @@ class ToolResultBlock(Fields):
     cache_control: Ignored = None
 
 
-def _readable(value: object) -> str:
-    match value:
-        case str():
-            return as_unicode(value)
-        case list():
-            return "\n".join(filter(None, map(_readable, value)))
-        case {"type": "image"}:
-            return omitted("image")
-        case {"type": "base64"}:
-            return omitted("document")
-        case dict():
-            said = [inner for name, inner in value.items() if name not in _UNREAD and not name.startswith("encrypted")]
-            return _readable(said)
-        case _:
-            return ""
-
-
 class ServerResultBlock(Fields):
     """The result of a tool that Anthropic ran in an earlier turn."""
 
     type: Annotated[Hint, about("Type of this object, such as `web_search_tool_result`")]
     tool_use_id: Annotated[Hint | None, about("Id of the call that this result answers")] = None
     content: Annotated[
-        str, PlainValidator(_readable, json_schema_input_type=Any), about("The content, of which the model reads texts")
+        str, PlainValidator(readable, json_schema_input_type=Any), about("The content, of which the model reads texts")
     ] = ""
     is_error: Annotated[bool | None, about("Whether the tool failed; the content describes how")] = None
     caller: Unread = None

@@ -1,7 +1,6 @@
 """Field types that all request bodies share."""
 
 import json
-from collections.abc import Mapping, Set
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -48,23 +47,6 @@ def with_lists(value: object) -> object:
     if isinstance(value, dict):
         return {name: with_lists(inner) for name, inner in value.items()}
     return [with_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def joined_parts(texts: Mapping[str, str], ignored: Set[str], content: object) -> object:
-    """Join a list of text parts into one text. `texts`: the field with the text, by type of part; `ignored`: fields
-    without meaning."""
-    if not isinstance(content, list):
-        return content
-    joined: list[str] = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        field = texts.get(kind) if isinstance(kind, str) else None
-        if field is None:
-            raise PydanticCustomError("parts", "contains a part that is not text; only text is supported")
-        if part.keys() - {"type", field, *ignored} or not isinstance(part.get(field), str):
-            raise PydanticCustomError("parts", "contains a text part with fields other than type and text")
-        joined.append(part[field])
-    return "\n".join(joined)
 
 
 def _as_flag(value: object) -> object:

@@ -1,18 +1,19 @@
 """Parts of a message's content: text, thinking, and media, of which a text model reads only that it is missing."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, PlainValidator, Tag
+from pydantic import Discriminator, Field, PlainValidator, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode
-from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.errors import invalid
 
 _TEXT_KINDS = frozenset({"text", "input_text", "output_text", "refusal", "reasoning_text", "summary_text"})
 # Thinking, and calls that the message also has in a field of its own.
 _ASIDE_KINDS = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
+# Objects without text, and fields that say nothing to a model, in the results of other servers' tools.
+_UNREADABLE = frozenset({"image", "input_image", "computer_screenshot", "input_file", "input_audio", "audio"})
+_ASIDE = frozenset({"type", "cache_control", "citations", "file_id", "media_type", "page_age", "retrieved_at"})
 _MEDIA = ("image", "audio", "video", "document", "screenshot", "file")
 # Fields of a piece of thinking that may have its text.
 _THOUGHTS = ("text", "thinking", "summary", "reasoning")
@@ -69,6 +70,12 @@ class Part(Fields):
     detail: Any = None
     source: Any = None
 
+    @model_validator(mode="after")
+    def _check_text(self) -> Self:
+        if self.type in _TEXT_KINDS and self.model_fields_set.isdisjoint(("text", "refusal")):
+            raise PydanticCustomError("part", "must have a text")
+        return self
+
 
 def _form(content: object) -> str | None:
     return "<text>" if isinstance(content, str) else "<parts>" if isinstance(content, list) else None
@@ -80,21 +87,43 @@ Content = Annotated[
 ]
 
 
-def read_parts(parts: Sequence[Part], param: str, reading: Reading, *, is_history: bool) -> tuple[str, str]:
-    """Return text and thinking. `is_history`: what a model or a tool said, of which media is omitted. Raises ApiError
-    naming `param`."""
+def unread(parts: Sequence[Part] | str, *, is_history: bool) -> Iterator[str]:
+    """Yield the kinds of parts that a text model cannot read. `is_history`: of what a model or a tool said."""
+    read = _TEXT_KINDS | _ASIDE_KINDS if is_history else _TEXT_KINDS
+    return (part.type for part in parts if isinstance(part, Part) and part.type not in read)
+
+
+def read_parts(parts: Sequence[Part]) -> tuple[str, str]:
+    """Return text and thinking; media is omitted."""
     texts, thoughts = list[str](), list[str]()
     for part in parts:
-        text = part.refusal if part.type == "refusal" else part.text
-        if part.type in _TEXT_KINDS:
-            if text is None and not part.model_fields_set & {"text", "refusal"}:
-                raise invalid(param, f"`{param}` contains a text part without text.")
-            texts.append(text or "")
-        elif is_history and part.type in _ASIDE_KINDS:
-            thoughts.append(part.thinking or part.reasoning or text or "")
-        elif is_history and not reading.refuses_images:
-            texts.append(omitted(part.type))
-            reading.ignore(f"{param}.{part.type}")
+        if part.type in _ASIDE_KINDS:
+            thoughts.append(part.thinking or part.reasoning or part.text or "")
+        elif part.type in _TEXT_KINDS:
+            texts.append((part.refusal if part.type == "refusal" else part.text) or "")
         else:
-            raise invalid(param, f"`{param}` contains a part that is not text; this model reads only text.")
+            texts.append(omitted(part.type))
     return "\n".join(texts), "\n".join(filter(None, thoughts))
+
+
+def text_of(content: Content | None) -> str:
+    """Return the text of any content, without thinking."""
+    return read_parts(content)[0] if isinstance(content, list) else content or ""
+
+
+def readable(value: object) -> str:
+    """Return the texts in a value of any shape, such as the result of a tool that another server ran."""
+    match value:
+        case str():
+            return as_unicode(value)
+        case list():
+            return "\n".join(filter(None, map(readable, value)))
+        case {"type": "base64"}:
+            return omitted("document")
+        case {"type": str(kind)} if kind in _UNREADABLE:
+            return omitted(kind)
+        case dict():
+            said = [inner for name, inner in value.items() if name not in _ASIDE and not name.startswith("encrypted")]
+            return readable(said)
+        case _:
+            return ""

@@ -11,7 +11,7 @@ from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY, Display, read_display
 from fairlane.gateway.dialects.openai.functions import read_functions
-from fairlane.gateway.dialects.openai.message_parts import read_parts
+from fairlane.gateway.dialects.openai.message_parts import Part, read_parts, unread
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
@@ -265,8 +265,8 @@ def _turn(message: Message, index: int, reading: Reading) -> Turn:
     role, content, thought = message.role, message.content, ""
     calls = _calls(message, index) if message.tool_calls or message.function_call is not None else ()
     if isinstance(content, list):
-        is_history = role not in _ASKING_ROLES
-        content, thought = read_parts(content, f"messages.[{index}].content", reading, is_history=is_history)
+        _check_media(content, role, f"messages.[{index}].content", reading)
+        content, thought = read_parts(content)
     elif content is None:
         if not calls and role != "assistant" and "content" not in message.model_fields_set:
             raise invalid(f"messages.[{index}].content", "`content` is required in a message of this role.")
@@ -284,6 +284,14 @@ def _turn(message: Message, index: int, reading: Reading) -> Turn:
         or message.thinking_blocks
         or None,
     )
+
+
+def _check_media(parts: Sequence[Part], role: str, param: str, reading: Reading) -> None:
+    is_history = role not in _ASKING_ROLES
+    for kind in unread(parts, is_history=is_history):
+        if not is_history or reading.refuses_images:
+            raise invalid(param, f"`{param}` contains a part that is not text; this model reads only text.")
+        reading.ignore(f"{param}.{kind}")
 
 
 def _calls(message: Message, index: int) -> tuple[ToolCall, ...]:

@@ -15,6 +15,7 @@ from fairlane.gateway.dialects.openai.request_bodies import Count, SampledBody
 from fairlane.gateway.dialects.openai.requests import ChatRequest, stated_fields
 from fairlane.gateway.dialects.openai.response_conversation import NOTHING_STORED, Stored, conversation
 from fairlane.gateway.dialects.openai.response_items import (
+    AdditionalToolsItem,
     Close,
     Item,
     Items,
@@ -22,6 +23,7 @@ from fairlane.gateway.dialects.openai.response_items import (
     turns_of,
 )
 from fairlane.gateway.dialects.openai.response_tools import (
+    AnyTool,
     CalledAs,
     ChosenTool,
     HostedTool,
@@ -165,7 +167,8 @@ def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *,
     included = set(asked.include or ())
     if reading is not None and included - {LOGPROBS, REASONING}:
         reading.ignore("include")
-    offered = list(offered_tools_of(_served_tools(asked, reading)))
+    added = [tool for item in items if isinstance(item, AdditionalToolsItem) for tool in item.tools]
+    offered = _offered(asked, added, reading)
     tools = tuple(tool for tool, _ in offered)
     has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
     has_logprobs = bool(asked.top_logprobs) or LOGPROBS in included
@@ -176,7 +179,7 @@ def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *,
         tools=tools,
         tool_choice=_choice(asked, tools),
         rendering=with_effort(Rendering(variables=asked.chat_template_kwargs or {}), effort, "reasoning.effort"),
-        parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
+        parameters_param="tools" if has_namespaces or added else "tools.[{index}].parameters",
         called_as={tool.name: called_as for tool, called_as in offered if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
@@ -189,14 +192,30 @@ def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *,
     )
 
 
-def _served_tools(asked: InputTokensBody, reading: Reading | None) -> list[ServedTool]:
+def _offered(
+    asked: InputTokensBody, added: Sequence[AnyTool], reading: Reading | None
+) -> list[tuple[Tool, CalledAs | None]]:
+    """Return the body's tools, then those added by its input. Codex repeats them, so the last of one name counts."""
+    offered = list(offered_tools_of(_served(asked.tools or (), "tools.[{index}]", asked, reading)))
+    if added:
+        names = {tool.name for tool, _ in offered}
+        more = {
+            tool.name: (tool, called_as)
+            for tool, called_as in offered_tools_of(_served(added, "input", asked, reading))
+        }
+        offered += [each for name, each in more.items() if name not in names]
+    return offered
+
+
+def _served(tools: Sequence[AnyTool], param: str, asked: InputTokensBody, reading: Reading | None) -> list[ServedTool]:
     """Return the tools without those that OpenAI runs, which are only harmless where no tool may be called."""
     served = list[ServedTool]()
-    for index, tool in enumerate(asked.tools or ()):
+    for index, tool in enumerate(tools):
+        named = param.format(index=index)
         if not isinstance(tool, HostedTool):
             served.append(tool)
         elif asked.tool_choice != "none":
-            raise invalid(f"tools.[{index}]", f"`tools.[{index}]` {tool.refusal}")
+            raise invalid(named, f"`{named}` {tool.refusal}")
         elif reading is not None:
             reading.ignore("tools")
     return served

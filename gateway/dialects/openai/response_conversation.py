@@ -7,16 +7,13 @@ from pydantic import ValidationError
 
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.openai.response_items import (
-    CallItem,
     Close,
     CompactionItem,
-    CustomCallItem,
     GivenItem,
     Item,
     Json,
     ListedItem,
     Open,
-    OutputItem,
     ReasoningItem,
     ReferenceItem,
     Summary,
@@ -57,9 +54,7 @@ def conversation(given: Sequence[ListedItem], previous_id: str | None, stored: S
     """Return all items of a conversation. `previous_id`: the response that it continues. Raises ApiError."""
     if (previous_id is None) != (stored.previous is None):
         raise invalid("previous_response_id", "`previous_response_id` must be written without escapes.")
-    items = [_opened(item, stored.opens) for item in (*_earlier(stored.previous), *_resolved(given, stored.items))]
-    _check_outputs(items)
-    return items
+    return [_opened(item, stored.opens) for item in (*_earlier(stored.previous), *_resolved(given, stored.items))]
 
 
 def _resolved(given: Sequence[ListedItem], known: Mapping[str, Json]) -> Iterator[GivenItem]:
@@ -91,18 +86,6 @@ def _earlier(previous: bytes | None) -> list[GivenItem]:
 def _readable(kept: list[Json], param: str) -> list[GivenItem]:
     try:
         return read_items(kept)
-    except ValidationError:  # such as a call without a name by the model
+    except ValidationError:  # such as a call of an earlier version
         refused = invalid(param, "The stored response contains items that cannot be sent to a model again.")
     raise refused
-
-
-def _check_outputs(items: Sequence[Item]) -> None:
-    """Raise ApiError for the output of a call that is not in the conversation before it."""
-    called: set[str] = set()
-    for item in items:
-        if isinstance(item, Summary):
-            return  # the call may be in it
-        if isinstance(item, CallItem | CustomCallItem):
-            called.add(item.call_id)
-        elif isinstance(item, OutputItem) and item.call_id not in called:
-            raise invalid("input", "`input` contains the output of a call that is not in the conversation before it.")

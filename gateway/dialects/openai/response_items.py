@@ -3,47 +3,27 @@ reasoning, text and calls that the model produced together are one, in this orde
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Off, Text, joined_parts
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient, Text
+from fairlane.gateway.dialects.openai.hosted_items import HOSTED, HostedItem, hosted
 from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
+from fairlane.gateway.dialects.openai.message_parts import Content, text_of, unread
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
-from fairlane.gateway.dialects.openai.tools import ToolCall, text_input
+from fairlane.gateway.dialects.openai.response_tools import HostedTool, ResponseTools, full_name
+from fairlane.gateway.dialects.openai.tools import Arguments, ToolCall, text_input
 
 Json = dict[str, Any]
 # Encrypt and decrypt data that a tenant's clients keep; None if it is another tenant's, or was modified.
 Close = Callable[[bytes], bytes]
 Open = Callable[[bytes], bytes | None]
 Status = Literal["in_progress", "completed", "incomplete"]
-_TEXTS = {
-    "input_text": "text",
-    "output_text": "text",
-    "text": "text",
-    "refusal": "refusal",
-    "reasoning_text": "text",
-    "summary_text": "text",
-}
-# Fields of output text that the model does not need.
-_BESIDE = frozenset({"annotations", "logprobs"})
 _INSTRUCTING = frozenset({"system", "developer"})
-
-
-def full_name(namespace: str | None, name: str) -> str:
-    """Return the name by which the model calls a tool."""
-    if namespace is None:
-        return name
-    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
-
-
-def _refuse_unless_direct(caller: object) -> None:
-    if caller is not None and caller != {"type": "direct"}:
-        raise PydanticCustomError("caller", "is not supported yet")
 
 
 def close_text(text: str, close: Close) -> str:
@@ -60,10 +40,18 @@ def open_text(carried: str, opens: Open) -> str | None:
     return None if content is None else content.decode()
 
 
-Parts = Annotated[
-    Text, BeforeValidator(partial(joined_parts, _TEXTS, _BESIDE), json_schema_input_type=str | list[dict[str, Any]])
-]
-Caller = Annotated[None, PlainValidator(_refuse_unless_direct, json_schema_input_type=dict[str, str] | None)]
+def _checked(content: Content, info: ValidationInfo) -> Content:
+    is_history = info.data.get("role", "assistant") == "assistant"
+    for kind in unread(content, is_history=is_history):
+        if not is_history or (info.context is not None and info.context.refuses_images):
+            raise PydanticCustomError("parts", "contains a part that is not text; this model reads only text")
+        if info.context is not None:
+            info.context.ignore(f"input.{info.field_name}.{kind}")
+    return content
+
+
+# Media is refused in messages other than the assistant's, and elsewhere omitted.
+Parts = Annotated[Content, AfterValidator(_checked)]
 CallId = Annotated[Hint, Field(min_length=1)]
 Name = Annotated[Hint, Field(min_length=1)]
 
@@ -73,18 +61,18 @@ class MessageItem(Fields):
 
     type: Annotated[Literal["message"], about("Type of this object")] = "message"
     role: Annotated[Literal["user", "assistant", "system", "developer"], about("The message's author")]
-    content: Annotated[Parts, about("The content")]
+    content: Annotated[Parts | None, about("The content")]
     id: Annotated[Hint | None, about("Identifier")] = None
-    status: Annotated[Status | None, about("Current status")] = None
-    phase: Annotated[Literal["commentary", "final_answer"] | None, about("Accepted and ignored")] = None
+    status: Annotated[Lenient[Status], about("Current status")] = None
+    phase: Annotated[Any, about("Accepted and ignored")] = None
 
     def turn(self) -> Turn:
-        return Turn(role=self.role, content=self.content)
+        return Turn(role=self.role, content=text_of(self.content))
 
     def as_json(self, new: NewId = new_id) -> Json:
-        part: Json = {"type": "input_text", "text": self.content}
+        part: Json = {"type": "input_text", "text": text_of(self.content)}
         if self.role == "assistant":
-            part = {"type": "output_text", "text": self.content, "annotations": []}
+            part = {**part, "type": "output_text", "annotations": []}
         item = {"type": "message", "id": self.id or new("msg"), "status": self.status or "completed"}
         return {**item, "role": self.role, "content": [part]}
 
@@ -99,38 +87,43 @@ class ReasoningItem(Fields):
     encrypted_content: Annotated[
         Text | None, about("The text, encrypted for its tenant, for clients that send back nothing else of it")
     ] = None
-    status: Annotated[Status | None, about("Current status")] = None
+    status: Annotated[Lenient[Status], about("Current status")] = None
 
     def turn(self) -> Turn:
-        return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
+        return Turn(role="assistant", content=None, reasoning=text_of(self.content) or text_of(self.summary))
 
     def opened(self, opens: Open) -> "ReasoningItem":
         """Return the item with its text, if it has that in encrypted form only."""
-        text = None if self.content or self.encrypted_content is None else open_text(self.encrypted_content, opens)
+        text = (
+            None
+            if text_of(self.content) or self.encrypted_content is None
+            else open_text(self.encrypted_content, opens)
+        )
         return self if text is None else self.model_copy(update={"content": text})
 
     def as_json(self, new: NewId = new_id) -> Json:
         item: Json = {"type": "reasoning", "id": self.id or new("rs")}
-        item["summary"] = [{"type": "summary_text", "text": self.summary}] if self.summary else []
-        item["content"] = [{"type": "reasoning_text", "text": self.content}] if self.content else []
+        for field, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
+            text = text_of(getattr(self, field))
+            item[field] = [{"type": kind, "text": text}] if text else []
         return item
 
 
 class _AnyCall(Fields):
     call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
-    name: Annotated[Name, about("Name")]
+    name: Annotated[Hint | None, about("Name")] = None
     id: Annotated[Hint | None, about("Identifier")] = None
-    status: Annotated[Status | None, about("Current status")] = None
-    caller: Annotated[Caller, about("The caller: the model")] = None
+    status: Annotated[Lenient[Status], about("Current status")] = None
+    caller: Annotated[Any, about("Accepted and ignored")] = None
     namespace: Annotated[Name | None, about("The tool's namespace, if any")] = None
-    is_async: Annotated[Off | None, Field(alias="async"), about("OpenAI's field, always false or absent")] = None
+    is_async: Annotated[Any, Field(alias="async"), about("Accepted and ignored")] = None
 
     def _turn(self, arguments: str) -> Turn:
-        call = ToolCall(name=full_name(self.namespace, self.name), arguments=arguments, id=self.call_id)
+        call = ToolCall(name=full_name(self.namespace, self.name or ""), arguments=arguments, id=self.call_id)
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def _named(self, new: NewId, prefix: str) -> Json:
-        item = {"id": self.id or new(prefix), "call_id": self.call_id, "name": self.name}
+        item = {"id": self.id or new(prefix), "call_id": self.call_id, "name": self.name or ""}
         return item if self.namespace is None else {**item, "namespace": self.namespace}
 
 
@@ -138,7 +131,7 @@ class CallItem(_AnyCall):
     """A function call by the model."""
 
     type: Annotated[Literal["function_call"], about("Type of this object")]
-    arguments: Annotated[Text, about("The arguments as JSON")]
+    arguments: Annotated[Arguments, about("The arguments as JSON")] = ""
 
     def turn(self) -> Turn:
         return self._turn(self.arguments)
@@ -166,22 +159,38 @@ class OutputItem(Fields):
 
     type: Annotated[Literal["function_call_output", "custom_tool_call_output"], about("Type of this object")]
     call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
-    output: Annotated[Parts, about("The tool's result")]
+    output: Annotated[Parts | None, about("The tool's result")]
     id: Annotated[Hint | None, about("Identifier")] = None
     name: Annotated[Name | None, about("Name")] = None
-    status: Annotated[Status | None, about("Current status")] = None
-    caller: Annotated[Caller, about("The caller: the model")] = None
+    status: Annotated[Lenient[Status], about("Current status")] = None
+    caller: Annotated[Any, about("Accepted and ignored")] = None
     namespace: Annotated[Name | None, about("The tool's namespace, if any")] = None
 
     def turn(self) -> Turn:
         name = None if self.name is None else full_name(self.namespace, self.name)
-        return Turn(role="tool", content=self.output, tool_call_id=self.call_id, name=name)
+        return Turn(role="tool", content=text_of(self.output), tool_call_id=self.call_id, name=name)
 
     def as_json(self, new: NewId = new_id) -> Json:
         prefix = "fco" if self.type == "function_call_output" else "ctco"
         item = {"type": self.type, "id": self.id or new(prefix), "status": self.status or "completed"}
         named = {field: value for field in ("name", "namespace") if (value := getattr(self, field)) is not None}
-        return {**item, "call_id": self.call_id, **named, "output": self.output}
+        return {**item, "call_id": self.call_id, **named, "output": text_of(self.output)}
+
+
+class AdditionalToolsItem(Fields):
+    """Tools that are offered in addition to the body's."""
+
+    type: Annotated[Literal["additional_tools"], about("Type of this object")]
+    tools: Annotated[ResponseTools, about("Functions that the model may call")]
+    role: Annotated[Any, about("Accepted and ignored")] = None
+    id: Annotated[Hint | None, about("Identifier")] = None
+
+    def turn(self) -> Turn:
+        return Turn(role="assistant", content=None)
+
+    def as_json(self, new: NewId = new_id) -> Json:
+        tools = [tool.as_json() for tool in self.tools if not isinstance(tool, HostedTool)]
+        return {"type": self.type, "id": self.id or new("at"), "role": "developer", "tools": tools}
 
 
 class CompactionItem(Fields):
@@ -226,20 +235,18 @@ class ReferenceItem(Fields):
     id: CallId
 
 
-PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem
+PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem | HostedItem | AdditionalToolsItem
 GivenItem = PlainItem | CompactionItem
 Item = PlainItem | Summary
 ListedItem = GivenItem | ReferenceItem
-_KINDS: dict[str, type[ListedItem]] = {
-    "message": MessageItem,
-    "reasoning": ReasoningItem,
-    "function_call": CallItem,
-    "custom_tool_call": CustomCallItem,
-    "function_call_output": OutputItem,
-    "custom_tool_call_output": OutputItem,
-    "compaction": CompactionItem,
-    "compaction_summary": CompactionItem,
-    "item_reference": ReferenceItem,
+_TAGS = {
+    "function_call_output": "<output>",
+    "custom_tool_call_output": "<output>",
+    "compaction": "<compaction>",
+    "compaction_summary": "<compaction>",
+    **dict.fromkeys(HOSTED, "<hosted>"),
+    **{kind: f"<{kind}>" for kind in ("message", "reasoning", "function_call", "custom_tool_call", "additional_tools")},
+    "item_reference": "<item_reference>",
 }
 
 
@@ -253,21 +260,32 @@ def _kind(item: Mapping[str, object]) -> object:
     return ("message" if "role" in item else "item_reference") if kind is None else kind
 
 
-def _item(item: object) -> ListedItem:
-    if not isinstance(item, dict):
-        raise PydanticCustomError("item", "must be an object")
-    kind = _kind(item)
-    known = _KINDS.get(kind) if isinstance(kind, str) else None
-    if known is None:
-        raise PydanticCustomError("item", "has an unsupported type")
-    return known.model_validate(item if item.get("type") == kind else {**item, "type": kind})
+def _typed(item: object) -> object:
+    return {**item, "type": _kind(item)} if isinstance(item, dict) and item.get("type") is None else item
+
+
+def _tag(item: object) -> str | None:
+    kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
+    return _TAGS.get(kind) if isinstance(kind, str) else None
 
 
 def _listed(given: object) -> object:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-_Listed = Annotated[ListedItem, PlainValidator(_item, json_schema_input_type=ListedItem)]
+_Listed = Annotated[
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")]
+    | Annotated[CallItem, Tag("<function_call>")]
+    | Annotated[CustomCallItem, Tag("<custom_tool_call>")]
+    | Annotated[OutputItem, Tag("<output>")]
+    | Annotated[HostedItem, BeforeValidator(hosted, json_schema_input_type=dict[str, Any]), Tag("<hosted>")]
+    | Annotated[AdditionalToolsItem, Tag("<additional_tools>")]
+    | Annotated[CompactionItem, Tag("<compaction>")]
+    | Annotated[ReferenceItem, Tag("<item_reference>")],
+    Discriminator(_tag, custom_error_type="item", custom_error_message="must be an item of a supported type"),
+    BeforeValidator(_typed, json_schema_input_type=ListedItem),
+]
 Items = Annotated[
     list[_Listed],
     Field(min_length=1, fail_fast=True),
@@ -285,7 +303,8 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
     """Return the conversation as turns for chat templates. Instructions at its beginning are one turn, `instructions`
     first, since templates take only one system turn there."""
     turns = [] if instructions is None else [Turn(role="system", content=instructions)]
-    turns += [item.turn() for item in items]
+    for item in items:
+        turns += item.turns() if isinstance(item, HostedItem) else [item.turn()]
 
     def belongs(group: Sequence[Turn], turn: Turn) -> bool:
         is_first = group[0] is turns[0]

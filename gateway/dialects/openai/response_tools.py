@@ -4,14 +4,13 @@ The model sees all of them as functions: a tool that takes text has one argument
 is prefixed with the namespace."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Ignored, Off, Text
-from fairlane.gateway.dialects.openai.response_items import Json, full_name
 from fairlane.gateway.dialects.openai.tools import (
     INPUT,
     MAX_TOOLS,
@@ -22,12 +21,20 @@ from fairlane.gateway.dialects.openai.tools import (
     Tool,
 )
 
+Json = dict[str, Any]
 _ONE_TEXT: Json = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
     "required": [INPUT],
     "additionalProperties": False,
 }
+
+
+def full_name(namespace: str | None, name: str) -> str:
+    """Return the name by which the model calls a tool."""
+    if namespace is None:
+        return name
+    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
 class CalledAs(msgspec.Struct, frozen=True):
@@ -125,7 +132,7 @@ class ToolNamespace(Fields):
     type: Literal["namespace"]
     name: FunctionName
     description: Text | None = None
-    tools: Annotated[list[ListedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[ListedTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
     def as_json(self) -> Json:
         document = {"type": self.type, "name": self.name, "description": self.description or ""}

@@ -122,11 +122,14 @@ def _arguments(given: object) -> object:
     return json_text(given) if isinstance(given, dict) else given or ""
 
 
+Arguments = Annotated[Text, BeforeValidator(_arguments, json_schema_input_type=str | dict[str, Any])]
+
+
 class CalledBody(Fields):
     """The name and arguments of a call."""
 
     name: Hint | None = None
-    arguments: Annotated[Text, BeforeValidator(_arguments, json_schema_input_type=str | dict[str, Any])] = ""
+    arguments: Arguments = ""
     provider_specific_fields: Any = None
 
 

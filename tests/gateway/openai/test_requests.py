@@ -328,7 +328,7 @@ MESSAGES_AT_FAULT: dict[str, tuple[Any, str]] = {
         [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}],
         "messages.[0].content.[0].x",
     ),
-    "part without": ([{"role": "user", "content": [{"type": "text"}]}], "messages.[0].content"),
+    "part without": ([{"role": "user", "content": [{"type": "text"}]}], "messages.[0].content.[0]"),
     "part of number": ([{"role": "user", "content": [{"type": "text", "text": 1}]}], "messages.[0].content.[0].text"),
     "surrogate in a part": (
         [{"role": "user", "content": [{"type": "text", "text": "\udc00"}]}],

@@ -208,7 +208,7 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"input": []}, "input"),
         ({"input": [THOUGHT]}, "input"),
         ({"input": ["Hello"]}, "input.[0]"),
-        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.[0]"),
+        ({"input": [{"type": "unheard_of_call", "id": "x_1"}]}, "input.[0]"),
         ({"input": [{"type": ["message"]}]}, "input.[0]"),
         ({"input": [{**USER, "role": "tool"}]}, "input.[0].role"),
         ({"input": [{**USER, "nonsense": 1}]}, "input.[0].nonsense"),
@@ -298,8 +298,8 @@ def test_items_are_kept_as_they_can_be_read_again() -> None:
     assert [item.as_json() for item in read_items(kept)] == kept
 
 
-def test_a_call_that_only_the_model_decided_on_is_no_fault_of_ours() -> None:
-    kept = KeptResponse({"output": [{**CALL, "name": ""}]}, [{**USER, "type": "message"}])
+def test_a_stored_item_that_cannot_be_read_is_no_fault_of_ours() -> None:
+    kept = KeptResponse({"output": [{**CALL, "call_id": ""}]}, [{**USER, "type": "message"}])
     body = json.dumps({"model": "tiny", "input": "Go on.", "previous_response_id": "resp_1"}).encode()
 
     with pytest.raises(ApiError) as error:
