@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from fairlane.gateway.answers.chunks import AnswerChunk, Progress, TextChunk
+from fairlane.gateway.answers.message import ReasoningCount
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.dialects.tools.deltas import OutputReader
 from fairlane.gateway.fleet import ServedModel
@@ -31,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     def as_json(self) -> Json:
         return {
@@ -38,7 +40,7 @@ class Usage(msgspec.Struct, frozen=True):
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens, "audio_tokens": 0},
-            "completion_tokens_details": _NO_DETAILS,
+            "completion_tokens_details": {**_NO_DETAILS, "reasoning_tokens": self.reasoning_tokens},
         }
 
 
@@ -59,6 +61,7 @@ class AnswerChoice(msgspec.Struct):
     reader: OutputReader | None = None
     # The text of a call that a limit or a stop string left incomplete.
     incomplete: str | None = None
+    thought: ReasoningCount = msgspec.field(default_factory=ReasoningCount)
     # An embedder's vectors instead of text: 32-bit floats, little-endian.
     embedding: bytes = b""
 
@@ -116,7 +119,7 @@ class AnswerBuilder(ABC):
             cached += job.cached_tokens
             for choice in job.choices:
                 completion += choice.counted
-        return Usage(prompt, completion, cached)
+        return Usage(prompt, completion, cached, sum([choice.thought.tokens for choice in self._choices.values()]))
 
     def fault(self, body: Json) -> bytes:
         return sse.data(body)
@@ -131,6 +134,8 @@ class AnswerBuilder(ABC):
     def is_large(self) -> bool:
         """True if the response takes so long to build that it must be built outside the event loop."""
         parts_of_a_token = 1 + (self._request.logprobs or 0)
+        if self._model.text.output_format.may_reason:  # the output is read token by token
+            parts_of_a_token += 3
         parts = 0
         if self._request.scored is not None:
             parts = (1 + self._request.scored) * self._request.n * sum([len(job.prompt_logprobs) for job in self.jobs])
@@ -163,7 +168,7 @@ class AnswerBuilder(ABC):
                 choice = self._choices.get(chunk.index)
                 if choice is None:
                     choice = self._choices[chunk.index] = AnswerChoice()
-                choice.text.append(chunk.text)
+                choice.text += chunk.texts
                 choice.token_ids += chunk.token_ids
                 choice.logprobs += chunk.logprobs
                 choice.finish_reason = chunk.finish_reason or choice.finish_reason

@@ -161,7 +161,10 @@ class ChatAnswer(ChoicesAnswer):
         reader = choice.reader
         if reader is None:
             return super()._emit(chunk, choice)
-        frames, deltas = [], [fields for delta in read_chunk(reader, chunk) if (fields := self._delta(delta))]
+        frames, deltas = (
+            [],
+            [fields for delta in read_chunk(reader, chunk, choice.thought) if (fields := self._delta(delta))],
+        )
         logprobs, ids = self._logprobs_of(chunk, choice), self._ids(chunk.token_ids)
         if not deltas and (logprobs is not None or chunk.finish_reason is not None or ids):
             deltas.append({})
@@ -177,7 +180,7 @@ class ChatAnswer(ChoicesAnswer):
         return {"delta": {"content": text} if text else {}}
 
     def _all(self, index: int, choice: AnswerChoice) -> Json:
-        said = read_whole(self._reader(), "".join(choice.text), choice.finish_reason, choice.stopped_by)
+        said = read_whole(self._reader(), choice.text, choice.finish_reason, choice.stopped_by, choice.thought)
         choice.incomplete = said.incomplete
         message: Json = {"role": "assistant", "content": said.content, "refusal": None}
         if said.reasoning:

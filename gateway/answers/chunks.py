@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
@@ -25,6 +26,15 @@ class TextChunk(Redacted, frozen=True):
     stopped_by: str | None = None
     # An embedder's vectors instead of text, as the worker sends them.
     embedding: bytes = b""
+    # Where the text of each token but the last ends in `text`, of models that reason; empty for a single token.
+    cuts: tuple[int, ...] = ()
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The text by tokens, where they are known."""
+        if not self.cuts:
+            return (self.text,)
+        return [self.text[start:end] for start, end in pairwise((0, *self.cuts, len(self.text)))]
 
 
 class Progress(msgspec.Struct, frozen=True):

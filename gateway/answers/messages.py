@@ -106,7 +106,7 @@ class MessagesAnswer(AnswerBuilder):
 
     def whole(self) -> Json:
         choice = self._choices.get(0) or AnswerChoice()
-        said = read_whole(self._reader(), "".join(choice.text), choice.finish_reason, choice.stopped_by)
+        said = read_whole(self._reader(), choice.text, choice.finish_reason, choice.stopped_by, choice.thought)
         content: list[Json] = []
         if said.reasoning and self._display != "hidden":
             thinking = said.reasoning if self._display == "shown" else ""
@@ -129,7 +129,7 @@ class MessagesAnswer(AnswerBuilder):
 
     def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         frames: list[bytes] = []
-        for delta in read_chunk(choice.reader, chunk):
+        for delta in read_chunk(choice.reader, chunk, choice.thought):
             frames += self._blocks.frames(delta)
         if chunk.finish_reason is not None:
             reader = choice.reader

@@ -177,14 +177,11 @@ class OutputItems:
         # Log-probabilities of tokens whose text is still held back.
         self._logprobs: list[Json] = []
         self.items: list[Json] = []
-        self.reasoning_tokens = 0
 
-    def feed(self, deltas: Sequence[OutputDelta], logprobs: list[Json], tokens: int) -> Iterator[Json]:
+    def feed(self, deltas: Sequence[OutputDelta], logprobs: list[Json]) -> Iterator[Json]:
         self._logprobs += logprobs
         for delta in deltas:
             yield from self._read(delta)
-        if isinstance(self._open, ReasoningOutput):
-            self.reasoning_tokens += tokens
 
     def close(self, status: Status) -> Iterator[Json]:
         """Yield the final events; an empty output is sent as an empty message."""

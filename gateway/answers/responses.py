@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, Usage, as_field
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.answers.logprobs import TokenNames, chat_logprobs
-from fairlane.gateway.answers.message import read_chunk
+from fairlane.gateway.answers.message import ReasoningCount, read_chunk
 from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.dialects.openai.compaction import CompactRequest
 from fairlane.gateway.dialects.openai.item_ids import ItemIds, new_id
@@ -27,7 +27,7 @@ class ResponseAnswer(AnswerBuilder):
         self.id = new_id("resp")
         self.item_ids = ItemIds(self.id)
         self.request = self._request
-        self._reader_of_all = self._reader()
+        self._reader_of_all, self._thought = self._reader(), ReasoningCount()
         self._output = OutputItems(self.request.called_as, self.item_ids.new, self.request.closes)
         self._stored = self.request.store
         self._finish: FinishReason | None = None
@@ -94,7 +94,7 @@ class ResponseAnswer(AnswerBuilder):
         logprobs: list[Json] = []
         if self._request.logprobs is not None:
             logprobs = chat_logprobs(TokenNames(self._model.text), chunk.token_ids, chunk.logprobs)["content"]
-        return self._output.feed(read_chunk(self._reader_of_all, chunk), logprobs, len(chunk.token_ids))
+        return self._output.feed(read_chunk(self._reader_of_all, chunk, self._thought), logprobs)
 
     def _event(self, event: Json) -> bytes:
         numbered = {**event, "sequence_number": self._sequence}
@@ -128,7 +128,7 @@ class ResponseAnswer(AnswerBuilder):
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": self._output.reasoning_tokens},
+            "output_tokens_details": {"reasoning_tokens": self._thought.tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
 

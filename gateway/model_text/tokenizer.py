@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 from tokenizers import Tokenizer
 
@@ -246,6 +247,8 @@ class TextPiece(Redacted, frozen=True):
     counted: int
     # A stop string was completed; no text follows.
     stopped: bool
+    # Where the text of each token but the last ends, if requested.
+    cuts: tuple[int, ...] = ()
 
 
 class TokenStream:
@@ -255,10 +258,17 @@ class TokenStream:
     stream cuts in half is dropped."""
 
     def __init__(
-        self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0, control_text: bool = False
+        self,
+        model: TextModel,
+        stop: Sequence[str] = (),
+        *,
+        min_tokens: int = 0,
+        control_text: bool = False,
+        by_token: bool = False,
     ) -> None:
         """`min_tokens`: stop strings only match text after that many tokens. `control_text`: show the special tokens
-        that mark calls and reasoning by name, for an output reader."""
+        that mark calls and reasoning by name, for an output reader. `by_token`: tell the tokens' texts apart."""
+        self._by_token = by_token
         self._vocabulary = model.vocabulary_with_marks if control_text else model.vocabulary
         # Created with the first character that is not ASCII.
         self._utf8: codecs.IncrementalDecoder | None = None
@@ -281,17 +291,18 @@ class TokenStream:
 
     def push(self, token_ids: Sequence[int]) -> TextPiece:
         stops = self._stops
-        if stops is None:
+        if stops is None and not (self._by_token and len(token_ids) > 1):
             self._counted += len(token_ids)
             return TextPiece(self._text_of(token_ids), self._counted, False)
         shown = []
         for token_id in token_ids:
-            if stops.stopped_by is not None:
+            if self.stopped_by is not None:
                 break
             self._counted += 1
             text = self._text_of((token_id,))
-            shown.append(stops.feed(text) if self._counted > self._min_tokens else text)
-        return TextPiece("".join(shown), self._counted, stops.stopped_by is not None)
+            shown.append(text if stops is None or self._counted <= self._min_tokens else stops.feed(text))
+        cuts = tuple(accumulate(map(len, shown[:-1]))) if self._by_token else ()
+        return TextPiece("".join(shown), self._counted, self.stopped_by is not None, cuts)
 
     def flush(self) -> TextPiece:
         stops = self._stops

@@ -120,8 +120,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         text, request = self.model.text, self.request
         if request.max_tokens == 0:
             return DiscardedTokens(text)
-        shows_marks = isinstance(request, ChatRequest) and text.output_format.shows_marks(request.offered_tools)
-        stream = TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
+        is_chat = isinstance(request, ChatRequest)
+        shows_marks = is_chat and text.output_format.shows_marks(request.offered_tools)
+        by_token = is_chat and text.output_format.may_reason
+        stream = TokenStream(
+            text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks, by_token=by_token
+        )
         if request.display is not USUAL_DISPLAY or request.stop_token_ids:
             stream.show(special=request.display.special_tokens, ends=self._ends, keeps_stops=request.display.stops)
         return stream

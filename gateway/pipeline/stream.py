@@ -196,7 +196,7 @@ class TokenEvents:
         if reader is None or choice.finish_reason is not None:  # after its stop string, or a repeated end
             return None
         piece = reader.push(delta.token_ids)
-        text, finish = piece.text, delta.finish_reason
+        text, cuts, finish = piece.text, piece.cuts, delta.finish_reason
         if finish is not None and not piece.stopped:
             piece = reader.flush()
             text += piece.text
@@ -215,7 +215,7 @@ class TokenEvents:
             grants.sent(choice)
         if text or finish is not None or delta.token_ids:
             stopped_by = reader.stopped_by if piece.stopped else None
-            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding)
+            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding, cuts)
         return None
 
     def _next_deadline_s(self) -> float:

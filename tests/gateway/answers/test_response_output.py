@@ -33,7 +33,7 @@ def made(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Items and events."""
     output = OutputItems({"patch": CalledAs("patch", takes_text=True), "git__log": CalledAs("log", "git")}, new_id)
-    events = [event for delta in deltas for event in output.feed([delta], [], 1)]
+    events = [event for delta in deltas for event in output.feed([delta], [])]
     return output.items, [*events, *output.close(status)]
 
 
@@ -160,12 +160,11 @@ def test_log_probabilities_stay_with_the_message_that_they_are_of() -> None:
     names = iter("abcdefgh")
     steps = [[THOUGHT], [], [SAID], [OutputDelta("!")], [], [called(begun(0))]]
     for deltas in steps:
-        list(output.feed(deltas, [{"token": next(names)}], 1))
+        list(output.feed(deltas, [{"token": next(names)}]))
     list(output.close("completed"))
 
     (message,) = [item for item in output.items if item["type"] == "message"]
     assert [each["token"] for each in message["content"][0]["logprobs"]] == ["b", "c", "d"]
-    assert output.reasoning_tokens == 2
 
 
 def test_a_call_of_a_namespaces_tool_names_both() -> None:

@@ -8,11 +8,13 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.served import CHAT, Served, serving, settings
 from tests.support.gateway.tool_models import tool_card
 
 pytestmark = pytest.mark.anyio
 CARD = replace(tool_card("Qwen 3"), model="tiny")
+MODEL = TextModel(CARD)
 HI = [{"role": "user", "content": "Weather?"}]
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 ARGUMENTS = '{"city": "Köln"}'
@@ -142,3 +144,29 @@ async def test_a_stream_without_its_reasoning_is_not_silent(served: Served) -> N
     opened, _, rest = answer.text.partition("\n\n")
     assert '"role"' in opened
     assert rest.startswith("\n")
+
+
+@pytest.mark.parametrize("fields", [{}, {"include_reasoning": False}, {"n": 2}, {"tools": [TOOL]}])
+async def test_tokens_of_reasoning_are_counted(served: Served, fields: dict[str, Any]) -> None:
+    words = "<think>\nClouds. Many clouds.\n</think>\n\nRain."
+    expected = len(MODEL.encode("Clouds. Many clouds.\n")) * fields.get("n", 1)
+    answer = await ask(served, words, **fields)
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    stream = await ask(served, words, stream=True, stream_options=usage, **fields)
+
+    counts = [
+        json.loads(line.removeprefix("data: "))["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        for line in stream.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    assert answer.json()["usage"]["completion_tokens_details"]["reasoning_tokens"] == counts[-1] == expected
+    assert counts == sorted(counts)
+    assert 0 in counts
+
+
+async def test_a_response_counts_them_too(served: Served) -> None:
+    served.worker.say("<think>Clouds. Many clouds.</think>Rain.")
+    answer = await served.post("/v1/responses", {"model": "tiny", "input": "Weather?"})
+
+    details = answer.json()["usage"]["output_tokens_details"]
+    assert details == {"reasoning_tokens": len(MODEL.encode("Clouds. Many clouds."))}

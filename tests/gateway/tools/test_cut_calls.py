@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlane.gateway.answers.message import AssistantMessage
+from fairlane.gateway.answers.message import AssistantMessage, assembled
 from fairlane.gateway.dialects.tools.deltas import OutputReader
 from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from tests.support.gateway.read_outputs import TOOLS
@@ -22,13 +22,10 @@ def cut_off(
     family: str, text: str, *, is_cut: bool = True, in_pieces: bool = True
 ) -> tuple[AssistantMessage, OutputReader]:
     """What is left of a text, and its reader. Calls that no longer count are left out."""
-    reader, message = FAMILIES[family].reader("", TOOLS), AssistantMessage()
+    reader = FAMILIES[family].reader("", TOOLS)
     places = [*range(len(text)), len(text)] if in_pieces else [0, len(text)]
-    for start, end in pairwise(places):
-        message.add(reader.push(text[start:end]))
-    message.add(reader.end(is_cut=is_cut))
-    del message.calls[reader.calls :]
-    return message, reader
+    deltas = [reader.push(text[start:end]) for start, end in pairwise(places)]
+    return assembled(reader, [*deltas, reader.end(is_cut=is_cut)]), reader
 
 
 def call_of(family: str) -> str:
