@@ -33,12 +33,17 @@ def raw_deflate(content: bytes) -> bytes:
     return packer.compress(content) + packer.flush()
 
 
+def br(content: bytes) -> bytes:
+    packed: bytes = brotli.compress(content, quality=4)
+    return packed
+
+
 Packer = Callable[[bytes], bytes]
 PACKERS: list[tuple[str, Packer]] = [
     ("gzip", gzip.compress),
     ("deflate", zlib.compress),
     ("deflate", raw_deflate),
-    ("br", brotli.compress),
+    ("br", br),
     ("zstd", zstd.compress),
 ]
 each_coding = pytest.mark.parametrize(("coding", "pack"), PACKERS)
@@ -73,7 +78,7 @@ def receiving(*parts: bytes) -> Receive:
 texts = st.builds(
     lambda seed, size, letters: bytes(random.Random(seed).choices(letters, k=size)),
     st.integers(),
-    st.integers(0, 300_000),
+    st.integers(0, 150_000),
     st.sampled_from([b"a", b'{"a": ', bytes(range(256))]),
 )
 
@@ -98,7 +103,7 @@ def test_a_body_is_the_same_in_whatever_parts_it_comes(
     after=st.binary(max_size=40),
     places=st.lists(st.integers(0), max_size=5),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_a_broken_body_is_a_refusal_and_nothing_else(
     packer: tuple[str, Packer],
     content: bytes,
@@ -143,7 +148,7 @@ def test_streams_may_follow_each_other_but_not_many(coding: str, pack: Packer) -
 @each_coding
 def test_little_of_a_bomb_is_decoded(coding: str, pack: Packer) -> None:
     decoder = Decoder(coding)
-    decoder.feed(pack(bytes(50_000_000)))
+    decoder.feed(pack(bytes(20_000_000)))
 
     with pytest.raises(ApiError) as refused:
         deque(iter(decoder.step, b""))
