@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
+from fairlane.gateway.dialects.openai.tools import ToolCall
 
 RESULT_ROLES = frozenset({"tool", "function"})
 _PARAGRAPH = "\n\n"
@@ -53,14 +54,14 @@ def results_as_text(turns: Sequence[Turn]) -> list[Turn]:
 
 def alternating(turns: Sequence[Turn], *, takes_system: bool) -> list[Turn]:
     """Return the turns with one system turn at most, at the beginning, and a user turn after it; then no two adjacent
-    turns are of one role, and each result follows the turn with its call.
+    turns without calls are of one role, results follow a turn with calls, and calls have a result.
 
     What the user says next to a result becomes part of it. `takes_system`: otherwise the first user turn contains the
     system's text."""
     turns = system_as_one(late_system_as_user(turns))
     if turns and is_system(turns[0]) and not takes_system:
         turns = [Turn(role="user", content=turns[0].content), *turns[1:]]
-    said = [turn for turn in _with_found_calls(turns) if turn.role != "assistant" or turn.content or turn.tool_calls]
+    said = [turn for turn in _paired(turns) if turn.role != "assistant" or turn.content or turn.tool_calls]
     start = 1 if said and is_system(said[0]) else 0
     if not said[start:] or said[start].role != "user":
         said.insert(start, Turn(role="user", content=""))
@@ -68,7 +69,7 @@ def alternating(turns: Sequence[Turn], *, takes_system: bool) -> list[Turn]:
     def belongs(group: Sequence[Turn], turn: Turn) -> bool:
         if is_result(group[0]):
             return turn.role == "user"
-        return group[0].role == turn.role
+        return group[0].role == turn.role and not (group[0].tool_calls or turn.tool_calls)
 
     return merge_turns(said, belongs, _PARAGRAPH)
 
@@ -94,10 +95,17 @@ def one_call_each(turns: Sequence[Turn]) -> list[Turn]:
     return split
 
 
-def _with_found_calls(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """Yield the turns, with results that follow no turn with calls as text."""
+def _paired(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yield the turns with results that follow no turn with calls as text, and a result for calls without any."""
+    unanswered: tuple[ToolCall, ...] = ()
     follows_calls = False
     for turn in turns:
-        if not is_result(turn):
-            follows_calls = bool(turn.tool_calls)
-        yield turn if follows_calls or not is_result(turn) else results_as_text([turn])[0]
+        if is_result(turn):
+            unanswered = ()
+            yield turn if follows_calls else results_as_text([turn])[0]
+            continue
+        for call in unanswered:
+            yield Turn(role="tool", content="[no result]", tool_call_id=call.id)
+        unanswered = turn.tool_calls
+        follows_calls = bool(unanswered)
+        yield turn

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import ValidationInfo
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, json_text
 from fairlane.gateway.dialects.openai.message_parts import omitted, readable
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import ToolCall
@@ -64,6 +64,7 @@ class HostedItem(Fields):
 
 def hosted(item: Json, info: ValidationInfo) -> Json:
     """Return the fields of a `HostedItem`, and name one that is dropped."""
+    json_text(item)
     if item["type"] in _DROPPED and info.context is not None:
         info.context.ignore(f"input.{item['type']}")
     return {"type": item["type"], "item": item}

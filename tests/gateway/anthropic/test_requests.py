@@ -274,7 +274,9 @@ JSON = st.recursive(
 BLOCKS = st.lists(
     st.builds(
         lambda block, more: {**block, **more},
-        st.sampled_from([text("x"), thought("x"), call(city="Köln"), result(content="x"), IMAGE, {"type": "text"}, {}]),
+        st.sampled_from([text("x"), thought("x"), call(city="Köln"), result(content="x"), IMAGE, {"type": "text"}, {}])
+        | st.sampled_from([{**call(), "type": "server_tool_use"}, {**result(content="x"), "type": "a_tool_result"}])
+        | st.sampled_from([{"type": "document", "source": {"type": "text", "data": "x"}}, result(content=[IMAGE])]),
         st.dictionaries(
             st.sampled_from(["type", "text", "input", "content", "id", "is_error", "caller"]), JSON, max_size=1
         ),

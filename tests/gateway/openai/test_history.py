@@ -5,12 +5,15 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import Turn, parse_chat
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT
+from tests.support.gateway.families import strict_model
 
 EXTRA = {"provider_specific_fields": {"thought_signature": "x"}}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -144,3 +147,41 @@ def test_an_image_is_refused(message: dict[str, Any], reading: Reading) -> None:
 )
 def test_other_media_is_omitted_by_its_name(kind: str, noun: str) -> None:
     assert read(result([{"type": kind}]), Reading()).content == f"[{noun} omitted: this model reads text only]"
+
+
+_leaf = st.none() | st.integers() | st.text(max_size=3) | st.sampled_from(["\ud800", "text", "thinking"])
+_any = st.recursive(_leaf, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner))
+_parts = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "refusal", "thinking", "image_url", "tool_use"]) | _any},
+        optional={"text": _any, "thinking": _any, "refusal": _any},
+    ),
+    max_size=3,
+)
+_messages = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool", "system"])},
+        optional={
+            "content": _parts | _any,
+            "reasoning_details": _parts | _any,
+            "audio": st.fixed_dictionaries({"transcript": _any}) | _any,
+            "tool_calls": st.lists(st.fixed_dictionaries({"function": st.fixed_dictionaries({"arguments": _any})}))
+            | _any,
+        },
+    ),
+    min_size=1,
+    max_size=4,
+)
+MODEL = strict_model("Mistral")
+
+
+@given(_messages)
+@settings(max_examples=50)
+def test_any_messages_are_a_prompt_or_refused_by_name(messages: list[dict[str, Any]]) -> None:
+    refusal: ApiError | None = None
+    try:
+        request = parse_chat(json.dumps({"model": "tiny", "messages": messages}).encode(), Reading())
+        MODEL.chat_prompt(request.messages)
+    except ApiError as error:
+        refusal = error
+    assert refusal is None or (refusal.status, (refusal.param or "")[:8]) == (400, "messages")

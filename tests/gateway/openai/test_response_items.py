@@ -322,7 +322,9 @@ _items = st.lists(
     st.fixed_dictionaries(
         {},
         optional={
-            "type": st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "x"]) | _json,
+            "type": st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "x"])
+            | st.sampled_from(["mcp_call", "computer_call_output", "web_search_call", "additional_tools"])
+            | _json,
             "role": st.sampled_from(["user", "assistant", "developer"]) | _json,
             "content": st.text(max_size=5) | _parts | _json,
             "call_id": st.text(max_size=5) | _json,
@@ -375,6 +377,11 @@ _conversations = st.lists(
             {**CALL, "call_id": "c2", "arguments": "no JSON"},
             RESULT,
             {**RESULT, "call_id": "unheard of", "name": "weather"},
+            {"type": "mcp_call", "id": "m1", "name": "look", "arguments": "{}", "output": "rain"},
+            {"type": "local_shell_call", "call_id": "c3", "action": {"command": ["ls"]}},
+            {"type": "local_shell_call_output", "id": "c3", "output": "a.txt"},
+            {"type": "web_search_call", "id": "w1"},
+            said("user", ""),
         ]
     ),
     min_size=1,

@@ -203,3 +203,10 @@ def test_the_first_turn_of_codex_fits_a_strict_template(name: str) -> None:
     text = prompt_text(model, model.chat_prompt(parse_response(body).messages))
 
     assert [text.count(word) for word in ("Mind.", "environment\n\nHello", "[INST]")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan")])
+def test_what_json_cannot_hold_is_refused(value: object) -> None:
+    with pytest.raises(ApiError) as refused:
+        parsed({"type": "mcp_call", "id": "1", "name": "look", "arguments": "{}", "output": value})
+    assert str(refused.value.param).startswith(("input.[1]", "output"))

@@ -77,6 +77,30 @@ def test_a_result_without_a_call_is_the_users(name: str) -> None:
 
 
 @strict
+def test_a_call_may_have_no_result(name: str) -> None:
+    text = read(name, user("Hi."), said("Well.", "aaaaaaaaa"), user("Stop."), said("Yes."), user("Go."))
+
+    words = ["[INST]Hi.", "look", *(["[no result]"] if name == "Mistral" else []), "Stop.", "Yes.</s>", "[INST]Go."]
+    assert sorted(map(text.index, words)) == [*map(text.index, words)]
+
+
+@strict
+def test_text_before_calls_stays_a_turn(name: str) -> None:
+    turns = [
+        user("Hi."),
+        said("Well."),
+        said(None, "aaaaaaaaa"),
+        result("rain", "aaaaaaaaa"),
+        user("Go."),
+        said("Yes."),
+    ]
+    text = read(name, *turns, user("Go on."))
+
+    words = ["[INST]Hi.[/INST]Well.", "look", "rain", "Go.", "Yes.</s>", "Go on."]
+    assert sorted(map(text.index, words)) == [*map(text.index, words)]
+
+
+@strict
 def test_of_nothing_a_prompt_is_made_too(name: str) -> None:
     assert read(name, said("")) == "[INST][/INST]"
 
