@@ -97,6 +97,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grammar: str = ""
     # Compiled size, as the gateway measured it; 0: not known.
     grammar_bytes: int = 0
+    # Keep room to close what the grammar has begun before `max_tokens`.
+    close_json: bool = False
     # From arrival to the first token: stated, or the lane's target.
     ttft_ms: float
     tpot_ms: float

@@ -26,6 +26,7 @@ from fairlane.scheduler.protocol.grammar_limits import (
     MaskBudget,
 )
 from fairlane.scheduler.protocol.messages import ModelCard
+from fairlane.worker.engine.closing import Closer, Closing
 
 # Consecutive most likely tokens that a grammar must allow before it checks only the next one, until it rejects one.
 TRUSTED_AFTER = 4
@@ -49,8 +50,17 @@ class Mask(NamedTuple):
 class Constraint:
     """One choice's state in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, generated: Iterable[int] = (), budget: MaskBudget | None = None) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        generated: Iterable[int] = (),
+        budget: MaskBudget | None = None,
+        closing: Closing | None = None,
+    ) -> None:
         self._matcher = matcher
+        self._closing = closing
+        # The only token to draw next, which closes the output.
+        self._forced: int | None = None
         self.budget = MaskBudget() if budget is None else budget
         self.is_slow = False
         # Tokens that the matcher has not consumed yet.
@@ -66,10 +76,12 @@ class Constraint:
 
     @property
     def is_trusted(self) -> bool:
-        return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow
+        return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow and self._forced is None
 
     def allows(self, token_id: int) -> bool:
         """Return whether a token may come next. May be false for an end of sequence that a mask allows."""
+        if self._forced is not None:
+            return token_id == self._forced
         began_s = time.thread_time()
         is_allowed = self.catch_up().validate_tokens([token_id]) == 1
         self.charge(time.thread_time() - began_s)
@@ -94,7 +106,24 @@ class Constraint:
             raise RuntimeError("no mask was started")
         filling, place = self._pending
         self._pending = None
-        return filling.result()[place]
+        mask = filling.result()[place]
+        return mask if self._forced is None else self._only(self._forced, mask)
+
+    def refuses(self, token_id: int, left: int) -> bool:
+        """Return whether a drawn token would leave too few tokens to close the output; then another is drawn."""
+        if self._closing is None:
+            return False
+        began_s = time.thread_time()
+        forced = self._closing.replacement(token_id, self.catch_up(), left)
+        self._forced = None if forced == token_id else forced
+        self.charge(time.thread_time() - began_s)
+        return self._forced is not None
+
+    @staticmethod
+    def _only(token_id: int, mask: Mask) -> Mask:
+        bits = np.zeros_like(mask.bits)
+        bits[token_id // 8] = 1 << token_id % 8
+        return Mask(bits, must_end=True)
 
     @property
     def is_broken(self) -> bool:
@@ -176,6 +205,10 @@ class Grammars:
         self._mask_thread = ThreadPoolExecutor(1, "masks")
         self._slow = ThreadPoolExecutor(_SLOW_MASKERS, "slow masks")
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
+        self._closer, self._end = Closer(self._tokenizer), card.eos_token_ids[0]
+
+    def closing(self) -> Closing:
+        return Closing(self._closer, self._end)
 
     def compile(self, grammar: str, tenant: str = "", compiled_bytes: int = 0) -> Future[LLMatcher]:
         """Return a grammar's matcher, broken if compilation fails. An unknown size counts as the maximum."""

@@ -48,6 +48,7 @@ class _ChoiceState:
     constraint: Constraint | None
     # It takes the most likely token, unless its grammar rejects it.
     is_plain: bool
+    max_tokens: int
     # Its mask is not filled yet, so it skips this step.
     is_late: bool = False
     # Its grammar checked only the most likely token, and allows it.
@@ -58,6 +59,10 @@ class _ChoiceState:
             return None
         mask = None if self.constraint is None else self.constraint.take()
         return TokenDraw(self.sampling, self.number, self.produced, self.history, mask)
+
+    def refuses(self, token_id: int) -> bool:
+        left = self.max_tokens - self.produced - 1
+        return self.constraint is not None and self.constraint.refuses(token_id, left)
 
     def append(self, token_id: int, likeliest: int) -> None:
         self.produced += 1
@@ -104,8 +109,11 @@ class Runner(StepRunner):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
             plain = is_plain(job.sampling)
             history = None if plain and not job.grammar else TokenHistory(job.prompt, generated)
-            constraint = None if compiled is None else Constraint(compiled.result().deep_copy(), generated, budget)
-            state = _ChoiceState(choice, job.sampling, len(generated), history, constraint, plain)
+            constraint = None
+            if compiled is not None:
+                closing = self._grammars.closing() if job.close_json and self._grammars is not None else None
+                constraint = Constraint(compiled.result().deep_copy(), generated, budget, closing)
+            state = _ChoiceState(choice, job.sampling, len(generated), history, constraint, plain, job.max_tokens)
             self._choices[SeqId(job.job_id, choice)] = state
         self._scorer.register(lease)
 
@@ -206,13 +214,17 @@ class Runner(StepRunner):
         broken = {place: BROKEN_GRAMMAR for place, choice in enumerate(choices) if _is_broken(choice)}
         failed = {**broken, **drawn.failed}
         tokens = {place: token for place, token in drawn.tokens.items() if not (place in failed or place in late)}
+        if self._grammars is not None:
+            for place in [place for place, token in tokens.items() if choices[place].refuses(token)]:
+                late.add(place)  # the next step draws the token that closes its output
+                del tokens[place]
         for place, token in tokens.items():
             choices[place].append(token, likeliest[place])
         self._begin_masks([choices[place] for place in tokens])  # for the next step, filled in the background
         return _Found(
             tokens={sampling[place]: token for place, token in tokens.items()},
             failed={sampling[place]: reason for place, reason in failed.items()},
-            logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
+            logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items() if place in tokens},
             late={sampling[place] for place in late if place not in failed},
         )
 

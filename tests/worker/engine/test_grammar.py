@@ -87,10 +87,11 @@ def constrained(
     max_tokens: int = 100,
     generated: tuple[tuple[int, ...], ...] = (),
     sampling: Sampling = GREEDY,
+    close_json: bool = False,
 ) -> Lease:
     drawn = msgspec.structs.replace(sampling, stop_token_ids=(END,))
     held = lease(job_id, prompt, sampling=drawn, n=n, max_tokens=max_tokens, generated=generated)
-    return msgspec.structs.replace(held, job=msgspec.structs.replace(held.job, grammar=grammar))
+    return msgspec.structs.replace(held, job=msgspec.structs.replace(held.job, grammar=grammar, close_json=close_json))
 
 
 def text_of(tokens: Sequence[int]) -> str:
@@ -163,6 +164,30 @@ def test_another_worker_goes_on_where_the_first_ended(tiny: TransformersModel, g
     second.run()
 
     assert whole == [second.tokens[SeqId("job", choice)] for choice in range(2)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=5, logprobs=1)])
+def test_an_output_is_closed_before_its_limit_wherever_it_goes_on(
+    tiny: TransformersModel, grammars: Grammars, sampling: Sampling
+) -> None:
+    def said(most: int, *, close_json: bool, head: tuple[int, ...] = ()) -> list[int]:
+        client = Client(tiny, grammars=grammars)
+        client.tokens[SeqId("job", 0)] += head
+        client.add(
+            constrained("job", PROMPTS[0], max_tokens=most, sampling=sampling, generated=(head,), close_json=close_json)
+        )
+        client.run()
+        return client.tokens[SeqId("job", 0)]
+
+    free = said(100, close_json=False)
+    least = len('{"name":"ab","size":1}') + 1
+    assert said(100, close_json=True) == free
+    for most in range(least, len(free), 4):
+        assert END not in said(most, close_json=False)
+        whole = said(most, close_json=True)
+        jsonschema.validate(json.loads(text_of(whole)), SCHEMA)
+        assert said(most, close_json=True, head=tuple(whole[:-3])) == whole
+    assert said(least - 2, close_json=True) == free[: least - 2], "it could not be closed at all"
 
 
 @pytest.mark.parametrize(
