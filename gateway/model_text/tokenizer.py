@@ -90,6 +90,7 @@ class TextModel:
         self.card = card
         # Read by every request, and derived from the card once.
         self.is_embedder, self.refused_fields = card.is_embedder, card.refused_fields
+        self.closes_json = card.takes_grammars and "close_json" not in card.refused_fields
         self.usual_draw, self.system_fingerprint = card.usual_draw, card.system_fingerprint
         try:
             self._tokenizer = Tokenizer.from_str(card.tokenizer_json)

@@ -66,7 +66,8 @@ async def _with_tools(
     if answer.text:
         frame = model.answering(served, parallel=request.parallel_tool_calls, prompt_tail=tail)
         return answer if frame is None else _framed(_joined(frame, answer.text), held)
-    return _framed(model.lenient(served, parallel=request.parallel_tool_calls, prompt_tail=tail) or "", held)
+    parallel, closes = request.parallel_tool_calls, request.close_json
+    return _framed(model.lenient(served, parallel=parallel, closes=closes, prompt_tail=tail) or "", held)
 
 
 def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:

@@ -52,6 +52,7 @@ def job_message(
         sampling=request.sampling(seed, model.text.card.eos_token_ids),
         grammar=plan.grammar.text,
         grammar_bytes=plan.grammar.compiled_bytes,
+        close_json=request.close_json,
         ttft_ms=_left(level.ttft_ms, elapsed_ms),
         tpot_ms=level.lane.tpot_on(model.single_stream_ms),
         deadline_ms=None if level.deadline_ms is None else _left(level.deadline_ms, elapsed_ms),

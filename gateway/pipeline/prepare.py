@@ -289,6 +289,9 @@ class Preparer:
         if isinstance(request, ChatRequest):
             for name in model.text.unread(request.rendering):
                 reading.ignore(name)
+        if request.close_json and not model.text.closes_json:
+            reading.ignore("close_json")
+            request = msgspec.structs.replace(request, close_json=False)
         if reading.ignored:
             request = msgspec.structs.replace(request, ignored=tuple(reading.ignored))
         try:

@@ -111,7 +111,7 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
         takes_grammars=facts.takes_grammars,
         fingerprint=fingerprint,
         exact=UNSET if facts.is_exact else False,
-        lacks=facts.lacks or UNSET,
+        lacks=(*facts.lacks, "close_json"),
         drawn=_drawn(card, facts, kind) or UNSET,
     )
 

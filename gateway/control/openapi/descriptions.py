@@ -55,6 +55,7 @@ PROPERTIES: Mapping[str, str] = {
     "allowed_tools": "The allowed tools, and whether one must be called",
     "arguments": "The arguments as JSON",
     "cache_salt": "Cached prompts are shared only between requests with the same salt",
+    "close_json": "Close a structured output or a call before the output limit, where there is room for it",
     "continuous_usage_stats": "Send `usage` in every chunk",
     "description": "A description for the model",
     "echo": "Repeat the prompt before the output",

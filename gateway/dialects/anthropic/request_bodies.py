@@ -138,6 +138,7 @@ class MessagesBody(PromptBody):
     temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    close_json: bool | None = None
     service_tier: ServiceTier | None = None
     metadata: Ignored = None
     diagnostics: Ignored = None

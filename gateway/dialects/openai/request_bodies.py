@@ -171,6 +171,7 @@ class SampledBody(RequestBody):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
     stream: bool | None = None
+    close_json: bool | None = None
 
 
 class GenerationBody(StructureFields, EngineFields, SampledBody):

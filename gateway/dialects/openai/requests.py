@@ -34,7 +34,7 @@ Prompt = str | tuple[int, ...]
 _AS_USUAL = Sampling()
 # Fields that bodies and requests share. A body's null is the request's default.
 _SAME_FIELDS = frozenset({"model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"})
-_SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos", "truncate_prompt_tokens"}
+_SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos", "truncate_prompt_tokens", "close_json"}
 # Fields that `Rendering` has, besides the effort.
 _RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"})
 _RENDERING_FIELDS |= {"add_special_tokens"}
@@ -80,6 +80,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     # Texts that the output does not contain.
     bad_words: tuple[str, ...] = ()
     structure: Structure | None = None
+    # Close a structured output or a call before the output limit.
+    close_json: bool = False
     # Tokens of each prompt that are kept, from its end: all if None, as many as the model takes if -1.
     truncate_prompt_tokens: int | None = None
     # Prompts are only found in the cache by requests with the same salt.

@@ -61,10 +61,12 @@ class CallGrammar:
         """Return a grammar of one or, if `parallel`, up to MAX_CALLS calls, with arguments by their schemas."""
         return self._whole("calls", self._calls(tools, parallel=parallel, all_strict=True), prompt_tail)
 
-    def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:
+    def lenient(
+        self, tools: Sequence[Tool], *, parallel: bool = True, closes: bool = False, prompt_tail: str = ""
+    ) -> str | None:
         """Return a grammar of text or calls, in which calls of strict tools follow the schema; None if there is nothing
-        to enforce: no tool is strict, and parallel calls are allowed."""
-        is_free = parallel and not any(tool.strict for tool in tools)
+        to enforce: no tool is strict, parallel calls are allowed, and calls need not be closed."""
+        is_free = parallel and not closes and not any(tool.strict for tool in tools)
         if is_free or not tools or not self.can_force:
             return None
         opening, begun = self._opening, None
