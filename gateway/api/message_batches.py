@@ -38,7 +38,7 @@ _PREFIX, _STORED_PREFIX = "msgbatch_", "batch_"
 _WINDOW = "24h"
 # Batches that one look into the store returns, of which those of other endpoints are left out.
 _LOOK = 100
-_HEADERS = [(b"content-type", b"application/x-jsonl"), (b"x-content-type-options", b"nosniff")]
+_HEADERS = [(b"content-type", b"application/octet-stream"), (b"x-content-type-options", b"nosniff")]
 
 
 @dataclass(eq=False)

@@ -30,7 +30,7 @@ from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 
 STREAM, TEXT, HTML = "text/event-stream", "text/plain", "text/html"
-FORM, BYTES, JSON_LINES = "multipart/form-data", "application/octet-stream", "application/x-jsonl"
+FORM, BYTES = "multipart/form-data", "application/octet-stream"
 
 # Errors of the HTTP layer, before authentication.
 ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
@@ -117,7 +117,7 @@ def _message_batches() -> Iterator[Documented]:
     summary = "Delete an ended Message Batch with its requests and results"
     yield _call(f"DELETE {one}", "delete_message_batch", summary, message_batches.DeletedMessageBatch, "unavailable")
     summary = "Return the results of an ended Message Batch as JSON lines"
-    yield _call(f"GET {one}/results", "get_message_batch_results", summary, {JSON_LINES: str}, "unavailable")
+    yield _call(f"GET {one}/results", "get_message_batch_results", summary, {BYTES: str}, "unavailable")
 
 
 TENANT_API: tuple[Documented, ...] = (
