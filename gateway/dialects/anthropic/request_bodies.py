@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from fairlane.gateway.dialects.anthropic.blocks import Blocks, TextBlocks
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode, lenient_in
+from fairlane.gateway.dialects.anthropic.tools import AnyTool, ToolName
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.neutral import Neutral, hint
 from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_DEADLINE_MS,
@@ -17,14 +18,12 @@ from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_STOPS,
     Count,
     Real,
-    Unsupported,
 )
 from fairlane.gateway.dialects.openai.structures import JsonSchema
-from fairlane.gateway.dialects.openai.tools import MAX_TOOLS, DirectCallers, Parameters
+from fairlane.gateway.dialects.openai.tools import MAX_TOOLS
 
 MAX_EDITS = 16
 
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 # The first two are Anthropic's, the others as in a chat.
 ServiceTier = Literal["auto", "standard_only", "default", "scale", "flex", "priority", "fast"]
 
@@ -34,21 +33,6 @@ class MessageBody(Fields):
 
     role: Literal["user", "assistant", "system"]
     content: Blocks
-
-
-class CustomTool(Fields):
-    """A tool that the caller runs; Anthropic's server tools are not supported."""
-
-    type: Literal["custom"] | None = None
-    name: ToolName
-    description: Text | None = None
-    input_schema: Parameters
-    strict: bool | None = None
-    cache_control: Ignored = None
-    defer_loading: Ignored = None
-    eager_input_streaming: Ignored = None
-    allowed_callers: DirectCallers | None = None
-    input_examples: Unsupported = None
 
 
 class ToolChoiceBody(Fields):
@@ -113,7 +97,7 @@ class PromptBody(Fields):
     model: Annotated[Hint, Field(min_length=1)]
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
     system: TextBlocks | None = None
-    tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoiceBody | None = None
     thinking: ThinkingBody | None = None
     output_config: OutputConfig | None = None

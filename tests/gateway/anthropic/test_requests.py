@@ -219,7 +219,7 @@ def test_a_count_needs_no_answer() -> None:
         ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
         ({"stop_sequences": [""]}, "stop_sequences.[0]"),
         ({"service_tier": "gold"}, "service_tier"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.[0].type"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.[0]"),
         ({"tools": [{"name": "weather"}]}, "tools.[0].input_schema"),
         ({"tools": [{**TOOL, "name": "the weather"}]}, "tools.[0].name"),
         ({"tools": [{**TOOL, "input_schema": {"type": "string"}}]}, "tools.[0].input_schema"),

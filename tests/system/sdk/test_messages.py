@@ -141,7 +141,7 @@ WRONG: list[tuple[str, OfField]] = [
     ("temperature", {"extra_body": {"temperature": 3}}),
     ("tool_choice", {"tool_choice": {"type": "any"}}),
     ("tool_choice", {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "time"}}),
-    ("tools.[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ("tools.[0]", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
     ("tools.[1].name", {"tools": [WEATHER, WEATHER]}),
 ]
 """Not served, or not so: the field that the refusal names."""
