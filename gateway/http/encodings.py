@@ -254,7 +254,7 @@ class DecodedBody:
             raise request_too_large(self._max_bytes)
 
     def _count(self, hold: BodyHold, decoded: bytes) -> None:
-        """Count what was decoded, and what the decoder keeps until the body's end."""
+        """Count what was decoded, and what the decoder keeps until the body's end. Raises what `hold` refused."""
         kept_bytes = self._decoder.kept_bytes
         if not hold.takes(len(decoded) + kept_bytes - self._kept_bytes):
             hold.check()

@@ -207,6 +207,30 @@ async def test_what_the_budget_has_no_room_for_is_not_decoded(coding: str, pack:
     assert refused.value.code == "concurrency_limit_exceeded"
 
 
+async def test_a_part_that_the_budget_refused_is_not_waited_for() -> None:
+    hold = BodyHold(BodyBudget(most_bytes=2**30, most_tenant_bytes=1_000))
+    asked = 0
+
+    async def receive() -> Message:
+        nonlocal asked
+        asked += 1
+        assert asked == 1
+        hold.takes(2_000)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    with pytest.raises(ApiError) as refused:
+        await read_body(
+            receive,
+            [(b"content-encoding", b"gzip")],
+            max_bytes=MOST_BYTES,
+            timeout_s=PATIENT_S,
+            hold=hold,
+            tenant="a",
+        )
+
+    assert refused.value.code == "concurrency_limit_exceeded"
+
+
 @each_coding
 @pytest.mark.parametrize(("size", "code"), [(100_000, None), (100_001, "request_too_large")])
 async def test_the_bound_is_that_of_the_decoded_body(coding: str, pack: Packer, size: int, code: str | None) -> None:
