@@ -77,7 +77,7 @@ def prompt_logprobs(
         ranked += [(other, logprob, rank) for rank, (other, logprob) in enumerate(drawn.top[:most], 1)]
         found.append(
             {
-                str(other): {"logprob": _finite(logprob), "rank": rank, "decoded_token": text.token_text(other)}
+                str(other): {"logprob": _finite(logprob), "rank": rank or None, "decoded_token": text.token_text(other)}
                 for other, logprob, rank in reversed(ranked)
             }
         )

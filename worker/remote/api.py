@@ -43,6 +43,8 @@ class Piece(Redacted, frozen=True):
     cached_tokens: int = 0
     # The server reported the end: its length, or a stop token.
     has_ended: bool = False
+    # Of all tokens of the request after the first, if it asks for them; before any token.
+    prompt_logprobs: Sequence[PositionLogprobs] = ()
 
 
 class Facts(NamedTuple):

@@ -119,6 +119,15 @@ class Http:
         except httpx.HTTPError:
             return None
 
+    async def answer(self, path: str, body: Mapping[str, Any], kind: type[Answer]) -> Answer:
+        """Return a whole reply. Raises Refused, ProtocolViolation, EngineUnavailable."""
+        try:
+            answer = await self._client.post(path, json=body)
+        except httpx.HTTPError as error:
+            raise EngineUnavailable(type(error).__name__) from None
+        _check_status(answer)
+        return decode_chunk(msgspec.json.Decoder(kind), answer.content)
+
     async def pieces(
         self, path: str, body: Mapping[str, Any], read: Callable[[bytes], Piece], abort: tuple[str, Mapping[str, Any]]
     ) -> AsyncGenerator[Piece, None]:
@@ -141,10 +150,7 @@ class Http:
         """Yield the data of the server-sent events. Raises Refused, ProtocolViolation, EngineUnavailable."""
         try:
             async with self._client.stream("POST", path, json=body) as answer:
-                if answer.status_code in REFUSED:
-                    raise Refused(f"the engine refused it with status {answer.status_code}")
-                if not answer.is_success:
-                    raise BadStatus(answer.status_code)
+                _check_status(answer)
                 rest = b""
                 async for part in answer.aiter_bytes():
                     *lines, rest = (rest + part).split(b"\n")
@@ -173,6 +179,13 @@ class Http:
         if not answer.is_success and status not in UNKNOWN:
             raise EngineError(f"engine_url: no {self._kind}: {path} has status {status}")
         return answer
+
+
+def _check_status(answer: httpx.Response) -> None:
+    if answer.status_code in REFUSED:
+        raise Refused(f"the engine refused it with status {answer.status_code}")
+    if not answer.is_success:
+        raise BadStatus(answer.status_code)
 
 
 def decode_chunk(decoder: msgspec.json.Decoder[Answer], data: bytes) -> Answer:

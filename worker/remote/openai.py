@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairlane.scheduler.protocol.messages import ModelCard
+from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
 from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
 from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http, ModelMeta, ServedModel
@@ -26,6 +26,7 @@ from fairlane.worker.remote.openai_wire import (
     read,
     trial,
 )
+from fairlane.worker.remote.prompt_logprobs import VllmPrompt, read_vllm
 from fairlane.worker.remote.retokenise import Retokeniser
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,14 @@ _TRIAL_TEXT = "Hello"
 class _Props(msgspec.Struct):
     total_slots: int | None = None
     model_path: str | None = None
+
+
+class _WholeChoice(msgspec.Struct):
+    prompt_logprobs: VllmPrompt | None = None
+
+
+class _Whole(msgspec.Struct):
+    choices: list[_WholeChoice] = []
 
 
 class OpenAiApi:
@@ -103,6 +112,8 @@ class OpenAiApi:
 
     async def _run_by_ids(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Piece, None]:
         most, stops = request.sampling.logprobs, request.sampling.stop_token_ids
+        if request.sampling.prompt_logprobs is not None:
+            yield Piece(prompt_logprobs=await self._prompt_logprobs(request, wire, request.sampling.prompt_logprobs))
         async with aclosing(self._chunks(request, wire)) as chunks:
             async for chunk in chunks:
                 choice = chunk.choices[0] if chunk.choices else Choice()
@@ -115,6 +126,13 @@ class OpenAiApi:
                         None,
                     )  # the server counts the stop token, but does not return it
                 yield Piece(token_ids, logprobs, counted, chunk.cached_tokens, end is not None)
+
+    async def _prompt_logprobs(self, request: GenerationRequest, wire: WireFormat, most: int) -> list[PositionLogprobs]:
+        body = body_of(wire, request.token_ids, request)
+        body |= {"max_tokens": 1, "min_tokens": 0, "logprobs": None, "prompt_logprobs": most, "stream": False}
+        del body["stream_options"]
+        found = await self._http.answer(GENERATE, body, _Whole)
+        return read_vllm(request.token_ids, found.choices[0].prompt_logprobs if found.choices else None, most)
 
     async def _run_by_text(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Piece, None]:
         # If a text has fewer tokens than the server has drawn, request more.

@@ -18,7 +18,15 @@ from fairlane.scheduler.planner.ordering import first_due_ms
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import Job, Lease, Paused, PositionLogprobs, Preempted, Resumed
+from fairlane.scheduler.protocol.messages import (
+    Job,
+    Lease,
+    Paused,
+    PositionLogprobs,
+    Preempted,
+    PromptLogprobs,
+    Resumed,
+)
 from fairlane.worker.engine.engine import LookAhead, StepRunner
 from fairlane.worker.remote.api import GenerationRequest
 from fairlane.worker.remote.lark import as_lark
@@ -68,6 +76,7 @@ class _Since(NamedTuple):
 class _Found:
     tokens: dict[SeqId, int] = field(default_factory=dict)
     logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
     cached: dict[SeqId, int] = field(default_factory=dict)
     arrivals: list[float] = field(default_factory=list)
@@ -94,6 +103,8 @@ class RemoteRunner(StepRunner):
         # Key of the cache salts, so that other clients cannot guess a salt and probe a tenant's cached KV.
         self._secret = secrets.token_bytes(32)
         self._choices: dict[SeqId, _Choice] = {}
+        # Jobs whose gateway lacks the log-probabilities of their prompt: each choice's first stream asks for them.
+        self._unscored: set[str] = set()
         # None if the server has started other work since.
         self._since: _Since | None = None
 
@@ -102,11 +113,14 @@ class RemoteRunner(StepRunner):
         due_ms = time.time() * 1e3 - lease.arrived_ms_ago + first_due_ms(job)
         whose = f"group {job.share_group}" if job.share_group else f"tenant {job.tenant} {job.tenant_since}"
         salt = hmac.new(self._secret, whose.encode(), hashlib.sha256).hexdigest()
+        if job.sampling.prompt_logprobs is not None and len(job.prompt) > 1 and not any(lease.generated):
+            self._unscored.add(job.job_id)
         for number in range(job.n):
             generated = lease.generated[number] if number < len(lease.generated) else ()
             self._choices[SeqId(job.job_id, number)] = _Choice(job, number, due_ms, [*generated], salt)
 
     def forget(self, job_id: str) -> None:
+        self._unscored.discard(job_id)
         number = 0
         while self._choices.pop(seq := SeqId(job_id, number), None) is not None:
             self._streams.stop([seq])
@@ -134,6 +148,7 @@ class RemoteRunner(StepRunner):
             tokens=found.tokens,
             failed=found.failed,
             logprobs=found.logprobs,
+            prompt_logprobs=found.prompt_logprobs,
             pending=pending,
             cached_tokens=found.cached,
             is_typical=run_ms is not None,
@@ -170,6 +185,7 @@ class RemoteRunner(StepRunner):
             job.sampling,
             min_tokens=max(0, job.sampling.min_tokens - len(known)),
             seed=_seed(job.sampling.seed, choice.number, len(known)),
+            prompt_logprobs=job.sampling.prompt_logprobs if job.job_id in self._unscored else None,
         )
         return GenerationRequest(
             request_id=f"{self._name}-{job.job_id}-{choice.number}-{choice.runs}",
@@ -209,6 +225,10 @@ class RemoteRunner(StepRunner):
         found.arrivals.append(token.arrived_s)
         if token.logprob is not None:
             found.logprobs[seq] = token.logprob
+        if token.prompt_logprobs and seq.job_id in self._unscored:
+            self._unscored.remove(seq.job_id)
+            of_prompt = PromptLogprobs(job_id=seq.job_id, first=1, logprobs=tuple(token.prompt_logprobs))
+            found.prompt_logprobs[seq.job_id] = of_prompt
         if len(choice.output) == 1:
             choice.first_run = choice.runs
         cached = min(token.cached_tokens, len(choice.job.prompt))

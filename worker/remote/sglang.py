@@ -14,6 +14,7 @@ from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
 from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation
 from fairlane.worker.remote.http import Answer, Http, ServedModel, decode_chunk, stream_failure
+from fairlane.worker.remote.prompt_logprobs import missing
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class _Meta(msgspec.Struct):
     cached_tokens: int | None = None
     output_token_logprobs: list[_Logprob] = []
     output_top_logprobs: list[list[_Logprob] | None] = []
+    input_token_logprobs: list[tuple[float | None, int, str | None]] = []
+    input_top_logprobs: list[list[_Logprob] | None] = []
 
 
 class _Error(msgspec.Struct):
@@ -122,9 +125,20 @@ class SglangApi:
         # SGLang aborts all requests whose ids share a prefix: no id may be a prefix of another.
         rid, reader = f"{request.request_id}.", _Reader(request, is_incremental=behaviour.is_incremental)
         body = _body(request, rid, behaviour.priority_sign)
+        if request.sampling.prompt_logprobs is not None:
+            yield Piece(prompt_logprobs=await self._prompt_logprobs(request, body, request.sampling.prompt_logprobs))
         async with aclosing(self._http.pieces(GENERATE, body, reader.read, (ABORT, {"rid": rid}))) as pieces:
             async for piece in pieces:
                 yield piece
+
+    async def _prompt_logprobs(
+        self, request: GenerationRequest, body: dict[str, Any], most: int
+    ) -> list[PositionLogprobs]:
+        params = {**body["sampling_params"], "max_new_tokens": 1, "min_new_tokens": 0}
+        asked = {**body, "rid": f"{request.request_id}-prompt.", "sampling_params": params, "stream": False}
+        asked |= {"return_logprob": True, "top_logprobs_num": most, "logprob_start_len": 0}
+        meta = (await self._http.answer(GENERATE, asked, _Chunk)).meta_info
+        return _of_prompt(request.token_ids, meta, most)
 
     async def close(self) -> None:
         await self._http.close()
@@ -172,6 +186,20 @@ def _logprobs(meta: _Meta, first: int, most: int) -> list[PositionLogprobs]:
         if place < len(meta.output_top_logprobs):
             top = meta.output_top_logprobs[place] or ()
         found.append(PositionLogprobs(logprob, tuple((token_id, value) for value, token_id, _ in top[:most])))
+    return found
+
+
+def _of_prompt(prompt: Sequence[int], meta: _Meta, most: int) -> list[PositionLogprobs]:
+    if [token_id for _, token_id, _ in meta.input_token_logprobs] != [*prompt]:
+        raise missing()
+    tops = meta.input_top_logprobs or [None] * len(prompt)
+    found = []
+    for token_id, (logprob, _, _), listed in zip(prompt[1:], meta.input_token_logprobs[1:], tops[1:], strict=True):
+        if logprob is None:
+            raise missing()
+        top = tuple((other, value) for value, other, _ in (listed or ())[:most])
+        ranks = {other: rank for rank, (other, _) in enumerate(top, 1)}
+        found.append(PositionLogprobs(logprob, top, ranks.get(token_id, 0)))
     return found
 
 

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -28,6 +28,7 @@ from fairlane.worker.remote.api import (
     Refused,
 )
 from fairlane.worker.remote.monitor import ServerMonitor
+from fairlane.worker.remote.prompt_logprobs import missing
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Token(Redacted, frozen=True):
     arrived_s: float
     # Set with the token that reported it: the number of request tokens found in a cache.
     cached_tokens: int
+    # With a stream's first token.
+    prompt_logprobs: Sequence[PositionLogprobs] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +75,7 @@ class _Stream:
     # Arrival of its last tokens, or the opening time.
     last_piece_s: float
     tokens: deque[Token] = field(default_factory=deque)
+    prompt_logprobs: Sequence[PositionLogprobs] = ()
     # Number of tokens, including repeated ones.
     received: int = 0
     end: StreamEnd | None = None
@@ -242,12 +246,16 @@ class Streams:
         repeats = stream.request.repeats[stream.received : stream.received + len(piece.token_ids)]
         if [*piece.token_ids[: len(repeats)]] != [*repeats]:
             raise ProtocolViolation("it does not repeat its earlier output")
+        lacks_prompt = len(stream.prompt_logprobs) < len(stream.request.token_ids) - 1
+        if stream.request.sampling.prompt_logprobs is not None and piece.token_ids and lacks_prompt:
+            raise missing()
         if stream.request.sampling.logprobs is not None and len(piece.logprobs) < len(piece.token_ids):
             raise ProtocolViolation("log-probabilities are missing")
 
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
         now_s, sampling, is_complete = time.monotonic(), stream.request.sampling, False
         self._monitor.last_piece_s = stream.last_piece_s = now_s
+        stream.prompt_logprobs = stream.prompt_logprobs or piece.prompt_logprobs
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):
                 if is_complete:
@@ -256,7 +264,8 @@ class Streams:
                 stream.received += 1
                 if stream.received <= len(stream.request.repeats):
                     continue
-                stream.tokens.append(Token(token_id, logprob, now_s, piece.cached_tokens))
+                of_prompt = stream.prompt_logprobs if stream.received == 1 else ()
+                stream.tokens.append(Token(token_id, logprob, now_s, piece.cached_tokens, of_prompt))
                 is_complete = stream.received == stream.request.max_tokens or token_id in sampling.stop_token_ids
             self._arrived.notify()
         return is_complete

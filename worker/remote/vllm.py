@@ -18,6 +18,7 @@ from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationReque
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER
 from fairlane.worker.remote.openai_wire import read
+from fairlane.worker.remote.prompt_logprobs import VllmPrompt, read_vllm
 from fairlane.worker.vllm.lane_policy import BEGUN, PACED
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
@@ -46,6 +47,10 @@ class _TokenLogProbs(_LogProb):
 
 class _LogProbs(msgspec.Struct):
     content: list[_TokenLogProbs] | None = None
+
+
+class _Whole(msgspec.Struct):
+    prompt_logprobs: VllmPrompt | None = None
 
 
 class _ProbeResult(NamedTuple):
@@ -127,10 +132,25 @@ class VllmApi:
     async def is_up(self) -> bool:
         return await self._http.is_healthy("/health")
 
-    def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         ids, most = [request.request_id, f"generate-tokens-{request.request_id}"], request.sampling.logprobs or 0
         body = _body(request, self._model)
-        return self._http.pieces(GENERATE, body, lambda line: _piece(line, most), (ABORT, {"request_ids": ids}))
+        if request.sampling.prompt_logprobs is not None:
+            yield Piece(prompt_logprobs=await self._prompt_logprobs(request, body, request.sampling.prompt_logprobs))
+        run = self._http.pieces(GENERATE, body, lambda line: _piece(line, most), (ABORT, {"request_ids": ids}))
+        async with aclosing(run) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _prompt_logprobs(
+        self, request: GenerationRequest, body: dict[str, Any], most: int
+    ) -> list[PositionLogprobs]:
+        changes = {"max_tokens": 1, "min_tokens": 0, "logprobs": None, "prompt_logprobs": most}
+        params = {**body["sampling_params"], **changes, "structured_outputs": None, "extra_args": {PACED: 1}}
+        asked = {**body, "request_id": f"{request.request_id}-prompt", "sampling_params": params, "stream": False}
+        del asked["stream_options"]
+        found = await self._http.answer(GENERATE, asked, _Whole)
+        return read_vllm(request.token_ids, found.prompt_logprobs, most)
 
     async def close(self) -> None:
         await self._http.close()

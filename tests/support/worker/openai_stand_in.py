@@ -17,7 +17,7 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import BPE
 
 from fairlane.scheduler.protocol.messages import ModelCard
-from tests.support.worker.vllm_stand_in import EOS, MODEL, VOCABULARY, VllmStandIn
+from tests.support.worker.vllm_stand_in import EOS, MODEL, VOCABULARY, VllmStandIn, of_prompt
 
 FIRST = ord("!")
 OPENAI_FIELDS = frozenset(
@@ -101,6 +101,9 @@ class OpenAiStandIn(VllmStandIn):
             return JSONResponse({"error": {"message": "prompt must be a string"}}, 400)
         if self.owner == "strict" and set(body) - OPENAI_FIELDS:
             return JSONResponse({"error": {"message": "unknown field"}}, 400)
+        if not body["stream"]:
+            found = None if self.lies == "unscored" else of_prompt(prompt, body["prompt_logprobs"])
+            return JSONResponse({"choices": [{"index": 0, "text": "", "prompt_logprobs": found}]})
         neutral = {
             "request_id": f"{len(self.asked)} {len(self.tried)}",
             "token_ids": read(prompt) if isinstance(prompt, str) else prompt,

@@ -88,6 +88,15 @@ class SglangStandIn(VllmStandIn):
             return StreamingResponse(self._failure(), media_type="text/event-stream")
         stops = [] if sampling["ignore_eos"] else sampling["stop_token_ids"]
         sign = -1 if self.orders == "high" else 1
+        if not body["stream"]:
+            most, meta = body["top_logprobs_num"], dict[str, Any]()
+            if self.lies != "unscored" and body["logprob_start_len"] == 0:
+                first, *rest = body["input_ids"]
+                meta["input_token_logprobs"] = [[None, first, None], *([-0.5, token, None] for token in rest)]
+                tops = [[-0.5, token, None] for token in rest]
+                others = [[-1.0 - token, token, None] for token in range(most)]
+                meta["input_top_logprobs"] = [None, *([top, *others][:most] for top in tops)]
+            return JSONResponse({"text": "", "output_ids": [3], "meta_info": meta})
         neutral = {
             "request_id": body["rid"],
             "token_ids": body["input_ids"],

@@ -50,6 +50,15 @@ def continuation(token_ids: Sequence[int], count: int, adapter: int = 0) -> list
     return found[len(token_ids) :]
 
 
+def of_prompt(token_ids: Sequence[int], most: int) -> list[dict[str, Any] | None]:
+    """vLLM's log-probabilities of a prompt: those of other tokens are lower, the less so the smaller their ids."""
+    found: list[dict[str, Any] | None] = [None]
+    for token_id in token_ids[1:]:
+        others = {str(token): {"logprob": -1.0 - token, "rank": token + 1} for token in range(most)}
+        found.append({**others, str(token_id): {"logprob": -0.5, "rank": 7, "decoded_token": "?"}})
+    return found
+
+
 class _Keyed:
     """Lets nobody in without the server's key, if it has one."""
 
@@ -193,6 +202,9 @@ class VllmStandIn:
             return JSONResponse({"error": {"message": "no"}}, self.refuses)
         if body["model"] not in (None, self.model, *self.adapters):
             return JSONResponse({"error": {"message": "no such model"}}, 404)
+        if not body["stream"]:
+            found = of_prompt(body["token_ids"], body["sampling_params"]["prompt_logprobs"])
+            return JSONResponse({"choices": [], "prompt_logprobs": None if self.lies == "unscored" else found})
         return StreamingResponse(self._stream(request, body), media_type="text/event-stream")
 
     async def _stream(self, request: Request, body: dict[str, Any]) -> AsyncIterator[str]:

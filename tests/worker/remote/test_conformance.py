@@ -9,7 +9,16 @@ import pytest
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Cause, Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
+from fairlane.scheduler.protocol.messages import (
+    Cause,
+    Lease,
+    Outcome,
+    Paused,
+    Preempted,
+    PromptLogprobs,
+    Sampling,
+    TokenDelta,
+)
 from fairlane.worker.errors import EngineError
 from fairlane.worker.remote import monitor, streams
 from fairlane.worker.remote import runner as remote_runner
@@ -92,6 +101,47 @@ def test_many_streams_are_whole(kind: Kind) -> None:
         assert {ended.outcome for ended in client.ends.values()} == {Outcome.FINISHED}
         assert server.most_running <= 8
         assert server.aborted == []
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_log_probabilities_of_a_prompt_precede_its_tokens_and_come_once(kind: Kind, n: int) -> None:
+    if not kind.says_ids:
+        pytest.skip("refused by the gateway")
+    sampling = Sampling(temperature=0.0, prompt_logprobs=2, logprobs=1)
+    with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
+        client.add(lease("a", PROMPT, max_tokens=3, n=n, sampling=sampling), lease("b", PROMPT, max_tokens=3))
+        client.run()
+
+        [found] = [event for event in client.events if isinstance(event, PromptLogprobs)]
+        assert (found.job_id, found.first) == ("a", 1)
+        assert [one.logprob for one in found.logprobs] == [-0.5] * 4
+        assert [one.top for one in found.logprobs] == [((token, -0.5), (0, -1.0)) for token in PROMPT[1:]]
+        events = [event for event in client.events if getattr(event, "job_id", "") == "a"]
+        assert events.index(found) < min(i for i, event in enumerate(events) if isinstance(event, TokenDelta))
+        assert client.tokens[FIRST] == continuation(PROMPT, 3)
+
+
+def test_log_probabilities_of_a_prompt_are_not_asked_for_again(kind: Kind) -> None:
+    sampling, begun = Sampling(temperature=0.0, prompt_logprobs=2), tuple(continuation(PROMPT, 1))
+    with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
+        client.add(lease("a", PROMPT, max_tokens=3, sampling=sampling, generated=(begun,)))
+        client.run()
+
+        assert [event for event in client.events if isinstance(event, PromptLogprobs)] == []
+        assert (client.tokens[FIRST], len(server.asked)) == (continuation(PROMPT, 3), 1)
+
+
+def test_a_server_that_leaves_them_out_fails_the_request(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kind.says_ids:
+        pytest.skip("refused by the gateway")
+    monkeypatch.setattr(remote_runner, "RETRY_S", 0.01)
+    with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
+        server.lies = "unscored"
+        client.add(lease("a", PROMPT, max_tokens=3, sampling=Sampling(temperature=0.0, prompt_logprobs=0)))
+        client.run()
+
+        assert client.ends["a"].outcome is Outcome.FAILED
+        assert client.tokens[FIRST] == []
 
 
 def test_nothing_is_told_beyond_a_grant_and_a_further_grant_goes_on_from_there(kind: Kind) -> None:
