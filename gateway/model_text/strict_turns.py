@@ -2,6 +2,7 @@
 in alternation, and those that want one call in a turn."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
@@ -75,23 +76,26 @@ def alternating(turns: Sequence[Turn], *, takes_system: bool) -> list[Turn]:
 
 
 def one_call_each(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns with each call in a turn of its own, followed by its result."""
+    """Return the turns with each call in a turn of its own, followed by its results."""
+    groups: list[list[Turn]] = []
+    for turn in turns:
+        if groups and is_result(turn):
+            groups[-1].append(turn)
+        else:
+            groups.append([turn])
     split: list[Turn] = []
-    at = 0
-    while at < len(turns):
-        turn, at = turns[at], at + 1
+    for turn, *results in groups:
         if len(turn.tool_calls) < 2:
-            split.append(turn)
+            split += [turn, *results]
             continue
-        results = list(itertools.takewhile(is_result, turns[at:]))
-        at += len(results)
-        for call in turn.tool_calls:
-            split.append(replace(turn, tool_calls=(call,)))
-            turn = replace(turn, content=None, reasoning=None)
-            found = [result for result in results if result.tool_call_id == call.id] or results[:1]
-            split += found
-            results = [result for result in results if result not in found]
-        split += results
+        found = defaultdict[str | None, list[Turn]](list)
+        for result in results:
+            found[result.tool_call_id].append(result)
+        bare = replace(turn, content=None, reasoning=None)
+        for place, call in enumerate(turn.tool_calls):
+            split.append(replace(bare if place else turn, tool_calls=(call,)))
+            split += found.pop(call.id, [])
+        split += itertools.chain.from_iterable(found.values())
     return split
 
 

@@ -72,8 +72,7 @@ def _said(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
 
 
 def _spoken(blocks: Sequence[Block]) -> Turn:
-    texts, thoughts = list[str](), list[str]()
-    calls: tuple[ToolCall, ...] = ()
+    texts, thoughts, calls = list[str](), list[str](), list[ToolCall]()
     for block in blocks:
         match block:
             case TextBlock():
@@ -83,12 +82,12 @@ def _spoken(blocks: Sequence[Block]) -> Turn:
             case ThinkingBlock() if block.thinking:
                 thoughts.append(block.thinking)
             case ToolUseBlock():
-                calls += (ToolCall(name=block.name or "", arguments=block.input, id=block.id),)
+                calls.append(ToolCall(name=block.name or "", arguments=block.input, id=block.id))
     content = "\n".join(texts)
     return Turn(
         role="assistant",
         content=(content or None) if calls else content,
-        tool_calls=calls,
+        tool_calls=tuple(calls),
         reasoning="\n".join(thoughts) or None,
     )
 

@@ -9,6 +9,7 @@ from pydantic import ValidationInfo
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, json_text
+from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
 from fairlane.gateway.dialects.openai.message_parts import omitted, readable
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import ToolCall
@@ -58,8 +59,9 @@ class HostedItem(Fields):
             shown = omitted("image") if kind == "image_generation_call" else readable(results)
             yield Turn(role="tool", content=shown, tool_call_id=call_id)
 
-    def as_json(self, _: object = None) -> Json:
-        return self.item
+    def as_json(self, new: NewId = new_id) -> Json:
+        known = self.item.get("id")
+        return {**self.item, "id": known if isinstance(known, str) and known else new("item")}
 
 
 def hosted(item: Json, info: ValidationInfo) -> Json:

@@ -27,6 +27,7 @@ def read(*items: dict[str, Any], reading: Reading | None = None) -> list[Turn]:
     """The turns after the user's first."""
     request = parsed(*items, reading=reading)
     kept = [item.as_json() for item in request.items]
+    assert all(item["id"] for item in kept)
     assert turns_of(read_items(kept), None) == request.messages  # type: ignore[arg-type]
     return list(request.messages[1:])
 
@@ -122,7 +123,7 @@ HOSTED: dict[str, tuple[dict[str, Any], list[Turn]]] = {
         {"output": {"type": "computer_screenshot", "image_url": "data:,"}},
         [found("[screenshot omitted: this model reads text only]")],
     ),
-    "tool_search_output": ({"tools": []}, [found("")]),
+    "tool_search_output": ({"id": None, "tools": []}, [found("")]),
 }
 
 
