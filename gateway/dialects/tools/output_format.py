@@ -38,7 +38,7 @@ class OutputFormat:
         reasons = self.syntax.body == "messages" or any(mark in template for mark in reasoning or ())
         self._reasoning = reasoning if reasons else None
         # Whether the output can contain reasoning.
-        self.may_reason = reasons or (response_template is not None and "reasoning" in response_template)
+        self.may_reason = reasons or any(name in (response_template or "") for name in ("reasoning", "thinking"))
         own = [name for name in special if self._template is not None and self._template.names(name)]
         # Literal strings that have a meaning in the output.
         self.markers = frozenset(own if self._template is not None else self.syntax.markers)
