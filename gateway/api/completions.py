@@ -28,7 +28,7 @@ def chat(reasoning_field: ReasoningField) -> Kind[ChatRequest]:
 
 
 def _completion_prompts(text: TextModel, request: CompletionRequest) -> list[Tokens]:
-    last = request.kept_tokens(text.card.context_length)
+    last = request.truncate_prompt_tokens
     return [text.prompt(prompt, marked=request.is_marked, last=last) for prompt in request.prompts]
 
 

@@ -128,5 +128,5 @@ class TextEndpoints:
 def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody) -> Tokens:
     if isinstance(asked, TokenizeTextBody):
         return model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
-    [prompt] = CHAT.prompts(model.text, read_chat(asked, Reading()))
+    [prompt] = CHAT.prompts(model.text, read_chat(asked, Reading()).fitted(model.longest))
     return prompt

@@ -75,7 +75,7 @@ class Kind(Generic[Generation]):
 
 def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
     """Return the one prompt of a conversation. Raises as `chat_prompt` does."""
-    last = request.kept_tokens(text.card.context_length)
+    last = request.truncate_prompt_tokens
     return [text.chat_prompt(request.messages, request.offered_tools, request.rendering, last)]
 
 
@@ -294,6 +294,7 @@ class Preparer:
             request = msgspec.structs.replace(request, close_json=False)
         if reading.ignored:
             request = msgspec.structs.replace(request, ignored=tuple(reading.ignored))
+        request = request.fitted(model.longest)
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:

@@ -2,7 +2,7 @@
 again."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 from pydantic import BaseModel
@@ -101,12 +101,13 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
         """Return how many most likely tokens are needed for each prompt token; None: no log-probabilities."""
         return self.prompt_logprobs
 
-    def kept_tokens(self, context_length: int) -> int | None:
-        """Return the tokens to keep of each prompt, or None for all. -1 leaves room for the output."""
+    def fitted(self, longest: int) -> Self:
+        """Return the request with what `truncate_prompt_tokens: -1` keeps: as much as leaves room for the output.
+        `longest`: the tokens that a worker holds of one choice."""
         if self.truncate_prompt_tokens != -1:
-            return self.truncate_prompt_tokens
-        output = self.max_tokens or 1
-        return max(1, context_length - (output if output < context_length else 1))
+            return self
+        output = max(self.max_tokens or 1, self.n)
+        return replace(self, truncate_prompt_tokens=max(1, longest - (output if output < longest else self.n)))
 
     @property
     def drawn_logprobs(self) -> int | None:

@@ -14,6 +14,8 @@ from tests.support.gateway.served import CHAT, COMPLETIONS, Served, error_of, se
 
 pytestmark = pytest.mark.anyio
 START = "<|im_start|>"
+# Tokens that the worker's KV pool holds.
+ROOM = 4_096
 
 
 def marking_card() -> ModelCard:
@@ -22,14 +24,13 @@ def marking_card() -> ModelCard:
     tokenizer = Tokenizer.from_str(card.tokenizer_json)
     special = [(START, tokenizer.token_to_id(START))]
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{START} $A", special_tokens=special)
-    return replace(card, tokenizer_json=tokenizer.to_str())
+    return replace(card, tokenizer_json=tokenizer.to_str(), context_length=2 * ROOM)
 
 
 CARD = marking_card()
 MODEL = TextModel(CARD)
-CONTEXT = CARD.context_length
 TURN = f"{START}user\nHi<|im_end|>\n{START}assistant\n"
-LONG = "q" * (CONTEXT + 100)
+LONG = "q" * (2 * ROOM + 100)
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +79,10 @@ async def test_special_tokens_are_added(served: Served, path: str, body: dict[st
     [
         (1, 4, 1),
         (50, 4, 50),
-        (-1, 4, CONTEXT - 4),
-        (-1, None, CONTEXT - 1),
-        (-1, 2 * CONTEXT, CONTEXT - 1),
-        (CONTEXT - 4, 4, CONTEXT - 4),
+        (-1, 4, ROOM - 4),
+        (-1, None, ROOM - 1),
+        (-1, 2 * ROOM, ROOM - 1),
+        (ROOM - 4, 4, ROOM - 4),
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -89,7 +90,7 @@ async def test_the_end_of_a_prompt_is_kept(
     served: Served, path: str, kept: int, max_tokens: int | None, left: int
 ) -> None:
     body = {"messages": turns(LONG)} if path == CHAT else {"prompt": LONG}
-    whole = MODEL.encode(TURN.replace("Hi", LONG) if path == CHAT else LONG, marked=path != CHAT, last=CONTEXT)
+    whole = MODEL.encode(TURN.replace("Hi", LONG) if path == CHAT else LONG, marked=path != CHAT, last=ROOM)
 
     prompt = await prompt_of(served, path, {**body, "truncate_prompt_tokens": kept, "max_tokens": max_tokens})
 
@@ -104,14 +105,31 @@ async def test_a_shorter_prompt_stays_as_it_is(served: Served, prompt: Any, fiel
     assert await prompt_of(served, COMPLETIONS, {"prompt": prompt, **fields}) == plain
 
 
+async def test_what_is_kept_leaves_room_for_every_choice(served: Served) -> None:
+    body = {"model": "tiny", "prompt": LONG, "truncate_prompt_tokens": -1, "max_tokens": 4, "n": 8}
+    answer = await served.post(COMPLETIONS, body)
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["prompt_tokens"] == ROOM - 8
+
+
+async def test_a_count_is_of_what_is_kept(served: Served) -> None:
+    counts = []
+    for kept in (3, -1):
+        body = {"model": "tiny", "messages": turns(LONG), "truncate_prompt_tokens": kept}
+        counts.append((await served.post("/tokenize", body)).json()["count"])
+
+    assert counts == [3, ROOM - 1]
+
+
 async def test_token_ids_are_cut_too(served: Served) -> None:
-    ids = [5] * CONTEXT + [6, 7]
+    ids = [5] * ROOM + [6, 7]
 
     assert await prompt_of(served, COMPLETIONS, {"prompt": ids, "truncate_prompt_tokens": 3}) == (5, 6, 7)
 
 
 async def test_what_is_kept_must_fit_too(served: Served) -> None:
-    body = {"model": "tiny", "prompt": LONG, "truncate_prompt_tokens": CONTEXT + 1}
+    body = {"model": "tiny", "prompt": LONG, "truncate_prompt_tokens": 2 * ROOM + 1}
 
     assert error_of(await served.post(COMPLETIONS, body)) == (400, "context_length_exceeded")
 
