@@ -90,6 +90,16 @@ class OwnedRun(msgspec.Struct, frozen=True):
     runs: tuple[str, ...]
 
 
+class LineCharge(msgspec.Struct, frozen=True):
+    """The tokens that all runs of a batch line were charged."""
+
+    prompt: int
+    cached: int
+    output: int
+    # A run is not settled yet.
+    is_open: bool
+
+
 # `running`: another owner runs it. `conflict`: the key was used for a different request.
 Begun = OwnedRun | Literal["running", "conflict"] | EndedRun
 
@@ -134,6 +144,14 @@ class IdempotencyRecords:
     async def expire_runs(self, root: str, onces: Sequence[str]) -> None:
         for chunk in chunks(onces):
             await self._database.run("idem_over", keyspace.of_root(root), *chunk)
+
+    async def charges(self, root: str, onces: Sequence[str]) -> list[LineCharge]:
+        """Return the charges of batch lines, by the names that their runs share."""
+        found: list[LineCharge] = []
+        for chunk in chunks(onces):
+            rows = await self._database.run("idem_charged", keyspace.of_root(root), *chunk)
+            found += [LineCharge(prompt, cached, output, bool(is_open)) for prompt, cached, output, is_open in rows]
+        return found
 
     async def renew(self, name: Name, owner: str) -> bool:
         return bool(await self._run("idem_renew", name, owner, self._lease_ms))

@@ -40,9 +40,10 @@ The keys of one root organisation share a hash tag, so that a script sees all of
         answers:<K>          zset       the digests of those with a body, by when they began, ms
         kept:<K>             hash       digest → bytes of its body, total → their sum
         paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
-                                        idempotency key have paid for (P: prefix of its fingerprint); counted: one of
-                                        them is in the sums of usage; prices: expiry, ms, and the prices of its first
-                                        run, packed; expires with idem:<K>:<D>
+                                        idempotency key have paid for (P: prefix of its fingerprint); cached: cached
+                                        tokens of the settled ones; counted: one of them is in the sums of
+                                        usage; prices: expiry, ms, and the prices of its first run, packed; expires with
+                                        idem:<K>:<D>
         runs:<K>:<D>:<P>     zset       the same request's last reservations that were not refunded, by start, ms
         response:<T>:<D>     hash       body: a stored response, sealed (responses.py); D: digest of its id; expires
         responses:<T>        zset       the digests of those, by expiry, ms

@@ -181,15 +181,14 @@ def shown(known: KnownBatch) -> MessageBatchObject:
     """Return a batch in Anthropic's format."""
     batch, status = known.batch, known.status
     ended = status not in OPEN
-    expired = batch.unrun
     counts = MessageBatchCounts(processing=batch.total, succeeded=0, errored=0, canceled=0, expired=0)
     if ended:
         counts = MessageBatchCounts(
             processing=0,
             succeeded=batch.completed,
-            errored=batch.failed - expired,
-            canceled=batch.total - batch.completed - batch.failed,
-            expired=expired,
+            errored=batch.total - batch.completed - batch.unrun,
+            canceled=batch.unrun if status == "cancelled" else 0,
+            expired=batch.unrun if status == "expired" else 0,
         )
     cancelling_at = batch.cancelling_at if known.cancelling_ms is None else known.cancelling_ms // 1_000
     batch_id = _shown_id(batch.id)

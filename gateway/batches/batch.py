@@ -4,7 +4,8 @@
          │              │                │
          └─> failed     └────────────────┴─ shown as cancelling once cancellation was requested
 
-A batch is `failed` only if its whole file is unreadable; a failing line does not fail its batch."""
+A batch is `failed` only if its whole file is unreadable or two lines share a `custom_id`; otherwise a failing line does
+not fail its batch."""
 
 import hashlib
 import secrets
@@ -22,7 +23,7 @@ OPEN: frozenset[Status] = frozenset({"validating", "in_progress", "finalizing", 
 
 
 class BatchFault(msgspec.Struct, frozen=True):
-    """A reason why an input file cannot be read."""
+    """A reason why an input file cannot be run."""
 
     code: str
     message: str
@@ -55,12 +56,13 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
     failed_at: int | None = None
     expired_at: int | None = None
+    # Stored by earlier versions; the store has the time of the request for cancellation.
     cancelling_at: int | None = None
     cancelled_at: int | None = None
     total: int = 0
     completed: int = 0
     failed: int = 0
-    # Of the failed lines, those that did not run within the window.
+    # Of the failed lines, those that the batch's end left without a response.
     unrun: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -99,7 +101,7 @@ class KnownBatch:
 
     def shown(self) -> BatchObject:
         batch, status, cancelling_at = self.batch, self.status, self.batch.cancelling_at
-        if status == "cancelling" and self.cancelling_ms is not None:
+        if self.cancelling_ms is not None:
             cancelling_at = self.cancelling_ms // 1_000
         faults = [msgspec.to_builtins(fault) for fault in batch.faults]
         return view_of(

@@ -151,7 +151,7 @@ def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
     if custom_id is None:
         rule = f"`custom_id` must be a string of 1 to {MAX_CUSTOM_ID} characters."
         return BatchLine(None, refusal=invalid("custom_id", rule))
-    return BatchLine(custom_id, fields.get("body", b""), _refusal(fields, entry, endpoint))
+    return BatchLine(custom_id, fields.get("body", b""), _refusal(fields, endpoint))
 
 
 def _custom_id(fields: Mapping[str, bytes]) -> str | None:
@@ -159,9 +159,7 @@ def _custom_id(fields: Mapping[str, bytes]) -> str | None:
     return custom_id if isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID else None
 
 
-def _refusal(fields: Mapping[str, bytes], entry: LineEntry, endpoint: str) -> ApiError | None:
-    if entry.flags & DUPLICATE:
-        return invalid("custom_id", "An earlier line of the file has the same `custom_id`.")
+def _refusal(fields: Mapping[str, bytes], endpoint: str) -> ApiError | None:
     if scalar(fields.get("method", b"")) != "POST":
         return invalid("method", "`method` must be POST.")
     if scalar(fields.get("url", b"")) != endpoint:

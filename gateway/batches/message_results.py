@@ -7,9 +7,10 @@ import msgspec
 
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch import Batch
-from fairlane.gateway.batches.results import EXPIRED
 from fairlane.gateway.batches.storage import Storage
-from fairlane.gateway.http.json_reader import raw_fields, scalar
+
+# Results of requests that the batch's end left without a response, by their code in the error file.
+_UNFINISHED = {"batch_expired": "expired", "batch_cancelled": "canceled"}
 
 
 class _Response(msgspec.Struct):
@@ -33,17 +34,11 @@ _read_record = msgspec.json.Decoder(_Record).decode
 
 
 async def results_of(storage: Storage, batch: Batch) -> AsyncIterator[bytes]:
-    """Yield the results of an ended batch in parts of whole lines: of requests that ran, then of cancelled ones.
-
-    Raises NotStored."""
-    seen = set[str | None]()
+    """Yield the results of an ended batch in parts of whole lines. Raises NotStored."""
     for file_id, has_succeeded in ((batch.output_file_id, True), (batch.error_file_id, False)):
         if file_id is not None:
             async for lines in _whole_lines(storage, files.contents(file_id)):
-                yield b"".join(_translated(lines, seen, has_succeeded=has_succeeded))
-    if len(seen) < batch.total:
-        async for lines in _whole_lines(storage, files.contents(batch.input_file_id)):
-            yield b"".join(_cancelled(lines, seen))
+                yield b"".join(_translated(lines, has_succeeded=has_succeeded))
 
 
 async def _whole_lines(storage: Storage, name: str) -> AsyncIterator[list[bytes]]:
@@ -55,30 +50,19 @@ async def _whole_lines(storage: Storage, name: str) -> AsyncIterator[list[bytes]
     yield [rest]
 
 
-def _translated(lines: list[bytes], seen: set[str | None], *, has_succeeded: bool) -> Iterator[bytes]:
+def _translated(lines: list[bytes], *, has_succeeded: bool) -> Iterator[bytes]:
     for record in map(_read_record, filter(None, lines)):
-        seen.add(record.custom_id)
         result: dict[str, object]
+        failure = record.error or _Failure("batch_expired", "")
         if record.response is not None:
             field = "message" if has_succeeded else "error"
             result = {"type": "succeeded" if has_succeeded else "errored", field: record.response.body}
-        elif record.error is not None and record.error.code != EXPIRED:
-            error = {"type": "api_error", "message": record.error.message, "code": record.error.code}
-            result = {"type": "errored", "error": {"type": "error", "error": error, "request_id": record.id}}
+        elif failure.code in _UNFINISHED:
+            result = {"type": _UNFINISHED[failure.code]}
         else:
-            result = {"type": "expired"}
+            error = {"type": "api_error", "message": failure.message, "code": failure.code}
+            result = {"type": "errored", "error": {"type": "error", "error": error, "request_id": record.id}}
         yield _line(record.custom_id, result)
-
-
-def _cancelled(lines: list[bytes], seen: set[str | None]) -> Iterator[bytes]:
-    for line in filter(None, lines):
-        try:
-            custom_id = scalar(raw_fields(line).get("custom_id", b""))
-        except ValueError:
-            continue  # a line of an uploaded file that is not JSON
-        if isinstance(custom_id, str) and custom_id not in seen:
-            seen.add(custom_id)
-            yield _line(custom_id, {"type": "canceled"})
 
 
 def _line(custom_id: str | None, result: dict[str, object]) -> bytes:

@@ -8,9 +8,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from typing import TypeVar
+from functools import partial
 
 import msgspec
 
@@ -21,23 +21,22 @@ from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.host import BatchHost
 from fairlane.gateway.batches.input_lines import InputLines
 from fairlane.gateway.batches.line_runner import LineRunner
-from fairlane.gateway.batches.lines import BatchLine, LineIndex
+from fairlane.gateway.batches.lines import BatchLine
+from fairlane.gateway.batches.persistence import persist
 from fairlane.gateway.batches.results import ERRORS, OUTPUT, LineEnd, OutputFiles, Segments
-from fairlane.gateway.batches.storage import NotStored, Storage, read_all
+from fairlane.gateway.batches.storage import NotStored
+from fairlane.gateway.batches.validation import INPUT_GONE, input_faults, read_index
+from fairlane.quotas.idempotency import LineCharge
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
 # A segment is written at this many lines or bytes, or when its first line has waited this many seconds.
 SEGMENT_LINES, SEGMENT_BYTES, SEGMENT_S = 256, 4 * 2**20, 1.0
-RETRY_S = 1.0
+# Interval for polling the settlement of the lines that a batch's end cut off.
+SETTLED_EVERY_S = 0.1
 # A batch that cannot run a line for this many seconds releases its slot if other batches need it.
 LEAST_REST_S = 1.0
-MOST_LISTED = 20
-
-
-_INPUT_GONE = BatchFault("input_file_not_found", "The input file no longer exists.", param="input_file_id")
-T = TypeVar("T")
 
 
 class LeaseLost(Exception):
@@ -92,14 +91,14 @@ class OpenBatch:
                     await host.storage.delete(files.contents(results.output_id(batch.id, kind)))
 
     async def _advance(self) -> None:
-        faults = await _faults(self._batch, self.root, self._host)
+        faults = await input_faults(self._batch, self.root, self._host)
         if not faults and not await self._load():
             if time.time() < self._batch.expires_at:
                 log.warning("batch cannot run here, its file is not in gateway.files.url: batch=%s", self._batch.id)
                 self.is_elsewhere = True
                 await self._give_back()
                 return
-            faults = [_INPUT_GONE]
+            faults = [INPUT_GONE]
         if faults and self._batch.status in ("validating", "in_progress"):
             await self._fail(faults)
             return
@@ -110,8 +109,7 @@ class OpenBatch:
             if ending is None:  # it continues later, here or elsewhere
                 await self._give_back()
                 return
-            cancelling_at = _now_s() if ending == "cancelled" else None
-            await self._save(status="finalizing", finalizing_at=_now_s(), ends_as=ending, cancelling_at=cancelling_at)
+            await self._save(status="finalizing", finalizing_at=_now_s(), ends_as=ending)
         await self._finalize()
 
     async def _renew(self, task: "asyncio.Task[None]") -> None:
@@ -135,7 +133,7 @@ class OpenBatch:
             log.info("batch not released, free when its lease expires: batch=%s", self._batch.id)
 
     async def _load(self) -> bool:
-        index = await _read_index(self._host.storage, self._batch)
+        index = await read_index(self._host.storage, self._batch)
         if index is None:
             return False
         self._input.index = index
@@ -199,7 +197,7 @@ class OpenBatch:
             return
         progress = self._input.progress
         number = progress.segments.get(self._run, 0)
-        await _persist(lambda: self._segments.write(self._run, number, ends))
+        await persist(lambda: self._segments.write(self._run, number, ends))
         unstated = self._host.unstated_tokens
         for end in ends:
             progress.mark(end.place)
@@ -221,38 +219,57 @@ class OpenBatch:
     async def _finalize(self) -> None:
         """Write the output files and end the batch. A repetition after a crash produces the same files."""
         made = OutputFiles(self._batch, self._host.storage, self._host.drafts)
-        expired = 0
+        batch = self._batch
         try:
             async for lines in self._segments.records(self._input.progress):
                 await made.add(lines)
-            if self._batch.ends_as == "expired":
-                expired = await self._expire(made)
+            if batch.ends_as is not None and batch.ends_as != "completed":
+                batch = await self._add_unfinished(made, batch.ends_as)
             kept = await made.put()
         finally:
             made.discard()
-        ending, now_s = self._batch.ends_as, _now_s()
+        ending, now_s = batch.ends_as, _now_s()
         batch = msgspec.structs.replace(
-            self._batch,
+            batch,
             status=ending or "completed",
-            failed=self._batch.failed + expired,
-            unrun=expired,
             output_file_id=kept[OUTPUT].id if OUTPUT in kept else None,
             error_file_id=kept[ERRORS].id if ERRORS in kept else None,
         )
         await self._finish(msgspec.structs.replace(batch, **{f"{ending}_at": now_s}), list(kept.values()))
         await self._segments.delete()
 
-    async def _expire(self, made: OutputFiles) -> int:
-        message, count = "The batch's completion window ended before this line ran.", 0
+    async def _add_unfinished(self, made: OutputFiles, ending: Ending) -> Batch:
+        """Add the lines without a response to the error file. Return the batch with them and their charges."""
+        batch, count = self._batch, 0
+        charges = await self._charges()
         try:
             async for place, line in self._input.read():
-                end = results.failed(self._batch, place, line.custom_id, results.EXPIRED, message)
+                end = results.unfinished(batch, place, line.custom_id, ending, charges.get(place))
                 await made.add(ERRORS + end.record + b"\n")
-                self._host.telemetry.batch_lines.add("expired")
+                self._host.telemetry.batch_lines.add(ending)
                 count += 1
         except NotStored:
-            log.warning("input file of an expired batch is gone: batch=%s", self._batch.id)
-        return count
+            log.warning("input file of an unfinished batch is gone: batch=%s", batch.id)
+        return msgspec.structs.replace(
+            batch,
+            failed=batch.failed + count,
+            unrun=count,
+            prompt_tokens=batch.prompt_tokens + sum(charge.prompt for charge in charges.values()),
+            cached_tokens=batch.cached_tokens + sum(charge.cached for charge in charges.values()),
+            output_tokens=batch.output_tokens + sum(charge.output for charge in charges.values()),
+        )
+
+    async def _charges(self) -> dict[int, LineCharge]:
+        """Return what was charged for lines without a response, by place, once all their runs are settled."""
+        open_places, charged = list(self._input.undone()), dict[int, LineCharge]()
+        while open_places:
+            names = [self._batch.line_name(place) for place in open_places]
+            found = await persist(partial(self._host.earlier.charges, self.root, names))
+            by_place = dict(zip(open_places, found, strict=True))
+            charged |= {place: charge for place, charge in by_place.items() if charge.prompt + charge.output}
+            open_places = [place for place, charge in by_place.items() if charge.is_open]
+            await asyncio.sleep(SETTLED_EVERY_S if open_places else 0.0)
+        return charged
 
     async def _fail(self, faults: Sequence[BatchFault]) -> None:
         log.info("batch failed: batch=%s code=%s", self._batch.id, faults[0].code)
@@ -261,7 +278,7 @@ class OpenBatch:
 
     async def _finish(self, batch: Batch, made: list[StoredFile]) -> None:
         host = self._host
-        if not await _persist(lambda: host.records.finish(self._taken, batch, made)):
+        if not await persist(lambda: host.records.finish(self._taken, batch, made)):
             raise LeaseLost
         self._batch = batch
         host.telemetry.batches.add(batch.status)
@@ -270,41 +287,9 @@ class OpenBatch:
 
     async def _save(self, **changes: object) -> None:
         host, batch = self._host, msgspec.structs.replace(self._batch, **changes)
-        if not await _persist(lambda: host.records.save(self._taken, batch, self._input.progress, self._tokens)):
+        if not await persist(lambda: host.records.save(self._taken, batch, self._input.progress, self._tokens)):
             raise LeaseLost
         self._batch = batch
-
-
-async def _faults(batch: Batch, root: str, host: BatchHost) -> Sequence[BatchFault]:
-    if batch.status != "validating":
-        return []
-    found = await _persist(lambda: host.files.get(root, batch.account, batch.input_file_id))
-    if found is None:
-        return [_INPUT_GONE]
-    if not found.lines:
-        return [BatchFault("empty_file", "The input file has no line.", param="input_file_id")]
-    if found.readable:
-        return []
-    index = await _read_index(host.storage, batch)
-    lines = () if index is None else (index[place] for place in range(min(len(index), MOST_LISTED)))
-    message = "This line is not a valid JSON object."
-    return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
-
-
-async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
-    try:
-        return LineIndex(await _persist(lambda: read_all(storage, files.index(batch.input_file_id))))
-    except NotStored:
-        return None
-
-
-async def _persist(call: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await call()
-        except (*STORE_ERRORS, OSError) as error:
-            log.debug("batch waits for the store: error=%s", type(error).__name__)
-            await asyncio.sleep(RETRY_S)
 
 
 def _now_s() -> int:

@@ -14,13 +14,14 @@ from typing import IO
 import msgspec
 
 from fairlane.gateway.batches import files
-from fairlane.gateway.batches.batch import Batch, Progress
+from fairlane.gateway.batches.batch import Batch, Ending, Progress
 from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.storage import Drafts, Storage
 from fairlane.gateway.errors import ApiError, error_body
+from fairlane.quotas.idempotency import LineCharge
 
 OUTPUT, ERRORS = b"o", b"e"
-EXPIRED = "batch_expired"
+_ENDS = {"expired": "The batch's completion window ended", "cancelled": "The batch was cancelled"}
 _WRITE_BYTES = 256 * 1024
 # Line separators that JSON strings may contain unescaped.
 _UNICODE_LINE_ENDS = ("\x85", "\u2028", "\u2029")
@@ -84,6 +85,14 @@ def failed(batch: Batch, place: int, custom_id: str | None, code: str, message: 
     """Return the outcome of a line that got no response."""
     record = _record(batch, place, custom_id, error={"code": code, "message": message})
     return LineEnd(place=place, record=record, is_error=True)
+
+
+def unfinished(batch: Batch, place: int, custom_id: str | None, ending: Ending, charge: LineCharge | None) -> LineEnd:
+    """Return the outcome of a line that its batch's end cut off. `charge`: of its runs, if there was any."""
+    when = "before this line ran."
+    if charge is not None:
+        when = f"while this line ran: {charge.prompt} prompt and {charge.output} output tokens were charged."
+    return failed(batch, place, custom_id, f"batch_{ending}", f"{_ENDS[ending]} {when}")
 
 
 def _response(batch: Batch, place: int, custom_id: str | None, status: int, body: bytes) -> bytes:

@@ -110,3 +110,17 @@ for _, once in ipairs(ARGV) do
   redis.call('PEXPIRE', KEYS[1] .. 'paid:' .. once, SETTLING_MS)
 end
 return 0
+
+-- name: idem_charged
+-- Reads what the runs of batch lines (ARGV: their names) were charged. Returns for each {prompt, cached and output tokens, 1 if a run
+-- is not settled yet}.
+local found = {}
+for number, once in ipairs(ARGV) do
+  local paid = redis.call('HMGET', KEYS[1] .. 'paid:' .. once, 'input', 'cached', 'output')
+  local is_open = 0
+  for _, run in ipairs(redis.call('ZRANGE', KEYS[1] .. 'runs:' .. once, 0, -1)) do -- at most MOST_RUNS
+    if redis.call('ZSCORE', KEYS[1] .. 'leases', run) then is_open = 1 end
+  end
+  found[number] = {tonumber(paid[1]) or 0, tonumber(paid[2]) or 0, tonumber(paid[3]) or 0, is_open}
+end
+return found

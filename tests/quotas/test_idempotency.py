@@ -6,10 +6,10 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, LineCharge, Name, OwnedRun, Seal
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
-from fairlane.quotas.store import Charge
+from fairlane.quotas.store import Charge, Once
 from tests.support.quotas.house import LEASE_MS, START_MS, RedisHouse, ask, clock_lua, set_clock
 
 pytestmark = pytest.mark.anyio
@@ -237,6 +237,25 @@ async def test_beyond_the_most_records_the_oldest_is_forgotten(client: "redis.as
     assert await client.zcard(f"{keyspace.of_root('acme')}idems:k1") == 3
     assert await answer_of(records, Name("acme", "k1", "d4")) == SAID
     assert isinstance(await records.begin(Name("acme", "k1", "d0"), "b", "another"), OwnedRun)
+
+
+async def test_the_charges_of_a_batch_line_are_those_of_all_its_runs(
+    client: "redis.asyncio.Redis", records: Records
+) -> None:
+    house, once = RedisHouse(client), Once("batch_1:7", START_MS + 24 * HOUR_MS)
+    await house.tenant(Limits())
+    for run in ("f1", "f2"):
+        await house.store.reserve(ask(run, once=once, is_batch=True))
+    await house.store.settle(
+        "acme", "f1", Charge(outcome="cancelled", prompt_tokens=10, cached_tokens=4, output_tokens=5)
+    )
+    before = await records.charges("acme", ["batch_1:6", once.name])
+    await house.store.settle("acme", "f2", Charge(outcome="cancelled", prompt_tokens=10, output_tokens=8))
+
+    [after] = await records.charges("acme", [once.name])
+
+    assert before == [LineCharge(0, 0, 0, is_open=False), LineCharge(10, 4, 5, is_open=True)]
+    assert after == LineCharge(10, 4, 8, is_open=False)
 
 
 async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(

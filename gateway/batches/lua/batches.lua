@@ -125,7 +125,7 @@ for at = 7, #ARGV, 4 do
   end
 end
 redis.call('HSET', record, 'doc', ARGV[4], 'owner', '')
-redis.call('HDEL', record, 'progress', 'cancelling')
+redis.call('HDEL', record, 'progress')
 redis.call('ZREM', KEYS[1] .. 'open', batch)
 enqueue(batch, whose[1], whose[2], 0)
 redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], batch)

@@ -166,7 +166,7 @@ class RequestCounts(TypedDict):
 
     total: Annotated[int, about("The sum")]
     completed: Annotated[int, about("Answered lines")]
-    failed: Annotated[int, about("Failed lines")]
+    failed: Annotated[int, about("Failed lines, and those that an expired or cancelled batch did not finish")]
 
 
 class BatchUsage(TypedDict):
@@ -188,7 +188,7 @@ class BatchObject(TypedDict):
     id: Annotated[str, about("Identifier")]
     object: Annotated[Literal["batch"], about("Type of this object")]
     endpoint: Annotated[str, about("The path that each line calls")]
-    errors: Annotated[BatchErrors | None, about("Why the file could not be read; null: it could")]
+    errors: Annotated[BatchErrors | None, about("Why the file could not be run; null: it could")]
     input_file_id: Annotated[str, about("The file with the batch's lines")]
     completion_window: Annotated[str, about("Time in which the batch must run")]
     status: Annotated[Status, about("Current status")]

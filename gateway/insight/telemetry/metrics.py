@@ -118,7 +118,9 @@ class Telemetry:
             "batches", "Number of batches that ended here: completed, failed, expired or cancelled.", "status"
         )
         self.batch_lines = self._counter(
-            "batch_lines", "Number of lines of batches by their end: completed, failed or expired.", "outcome"
+            "batch_lines",
+            "Number of lines of batches by their end: completed, failed, expired or cancelled.",
+            "outcome",
         )
 
     def _whose(self, tenant: str) -> Labels:

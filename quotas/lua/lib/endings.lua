@@ -51,6 +51,7 @@ function usage_sums.enter(prefix, reservation_id, reservation, ended, prompt, ca
     redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry)
   end
   local once, past_input, past_output = reservation[F_ONCE], reservation[PAST.input], reservation[PAST.output]
+  if once ~= '' then redis.call('HINCRBY', prefix .. 'paid:' .. once, 'cached', cached) end
   -- All runs under one idempotency key count as one request.
   local requests = (once == '' or redis.call('HSETNX', prefix .. 'paid:' .. once, 'counted', 1) == 1) and 1 or 0
   return {requests, prompt - past_input, cached, output - past_output,

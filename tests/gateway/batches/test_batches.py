@@ -129,7 +129,6 @@ async def test_a_bad_line_fails_alone_with_its_400(served: Served) -> None:
         "too-long": line("too-long", prompt="x" * 10_000),
         "stream": line("stream", stream=True),
         "elsewhere": line("elsewhere", url=CHAT),
-        "twice": line("line-0"),
         None: b"{not json",
     }
     huge = b'{"custom_id": "huge", "body": "' + b"x" * MAX_LINE_BYTES + b'"}'
@@ -141,10 +140,10 @@ async def test_a_bad_line_fails_alone_with_its_400(served: Served) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             await client.completions.create(model="tiny", prompt=[5, 6, 7], max_tokens=-1)
 
-    assert (batch.status, await counts(batch)) == ("completed", (12, 4, 8))
+    assert (batch.status, await counts(batch)) == ("completed", (11, 4, 7))
     assert set(found) == {"line-0", "line-1", "line-2", "last"}
     failed = [json.loads(each) for each in errors]
-    assert {each["custom_id"] for each in failed} == {*bad, "line-0"} - {"twice"}
+    assert {each["custom_id"] for each in failed} == {*bad}
     told = {each["custom_id"]: each["response"] for each in failed}
     assert told["no-tokens"]["body"] == {"error": refused.value.body}
     assert told["no-model"]["status_code"] == 404
@@ -210,9 +209,91 @@ async def test_a_cancelled_batch_keeps_what_was_answered(served: Served, monkeyp
     assert [(each.status, each.cancelling_at is None) for each in while_written] == [("cancelling", False)] * 2
     assert (batch.status, set(found)) == ("cancelled", {"line-0", "line-1"})
     assert batch.cancelled_at is not None
+    assert batch.cancelling_at == again.cancelling_at == while_written[0].cancelling_at
     assert again.status == "cancelled"
     await served.landed()
     assert (await served.limits()) == {}
+
+
+async def spent(served: Served, batch: Batch) -> None:
+    """The ledger has what the batch reports, of prompts, cached tokens and output."""
+    await served.landed()
+    entries = await served.entries()
+    assert batch.usage is not None
+    assert (
+        batch.usage.input_tokens,
+        batch.usage.input_tokens_details.cached_tokens,
+        batch.usage.output_tokens,
+    ) == tuple(
+        sum(getattr(entry, name) for entry in entries) for name in ("prompt_tokens", "cached_tokens", "output_tokens")
+    )
+
+
+async def test_the_lines_that_a_cancellation_cut_are_counted_and_listed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_runner, "LANDING_S", 0.2)
+    await served.tenant(limits={"tokens_per_day": 1_000})
+    content = lines(2) + lines(3, max_tokens=8, ignore_eos=True).replace(b"line-", b"slow-")
+    async with served.sdk() as client:
+        served.worker.limit = 4
+        batch = await begun(client, content)
+        await answered(client, batch, 2)
+        await until(lambda: [len(made) for made in served.worker.produced.values()] == [4] * 5)
+        batch = await ended(client, await client.batches.cancel(batch.id))
+        found = await results(client, batch.error_file_id)
+
+    assert (batch.status, await counts(batch)) == ("cancelled", (5, 2, 3))
+    assert set(found) == {"slow-0", "slow-1", "slow-2"}
+    assert {each["error"]["code"] for each in found.values()} == {"batch_cancelled"}
+    assert all("3 prompt and 4 output tokens were charged" in each["error"]["message"] for each in found.values())
+    await spent(served, batch)
+    assert batch.usage is not None
+    assert batch.usage.output_tokens > 3 * 4
+    assert (await served.limits())["tokens_per_day"].used == batch.usage.total_tokens
+
+
+async def test_lines_that_a_cancelled_batch_never_ran_are_listed_as_such(served: Served) -> None:
+    await served.tenant()
+    served.worker.taking = False
+    async with served.sdk() as client:
+        batch = await begun(client, lines(3))
+        batch = await ended(client, await client.batches.cancel(batch.id))
+        found = await results(client, batch.error_file_id)
+
+    assert (batch.status, await counts(batch), set(found)) == ("cancelled", (3, 0, 3), {"line-0", "line-1", "line-2"})
+    assert {each["error"]["message"] for each in found.values()} == {"The batch was cancelled before this line ran."}
+    await spent(served, batch)
+
+
+async def test_a_cancelled_batch_whose_lines_all_ended_says_when_that_was_asked(served: Served) -> None:
+    await served.tenant()
+    async with served.sdk() as client:
+        served.worker.limit = 3
+        batch = await begun(client, lines(1))
+        await until(lambda: any(len(made) == 3 for made in served.worker.produced.values()))
+        asked = await client.batches.cancel(batch.id)
+        served.worker.limit = None
+        batch = await ended(client, batch)
+
+    assert (batch.status, await counts(batch)) == ("cancelled", (1, 1, 0))
+    assert batch.cancelling_at == asked.cancelling_at
+    assert asked.cancelling_at is not None
+
+
+async def test_a_custom_id_that_two_lines_share_fails_the_batch(served: Served) -> None:
+    await served.tenant()
+    content = lines(3) + b"\n" + line("line-1") + b"\n" + line("other") + b"\n" + line("line-0")
+    async with served.sdk() as client:
+        batch = await ended(client, await begun(client, content))
+
+    assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
+    assert batch.failed_at is not None
+    assert batch.errors is not None
+    found = [(error.code, error.line, error.param) for error in batch.errors.data or ()]
+    assert found == [("duplicate_custom_id", line_, "custom_id") for line_ in (5, 7)]
+    assert not served.worker.seen
+    assert await served.ledger() == []
 
 
 async def test_a_deleted_tenants_batch_ends_as_cancelled(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +334,7 @@ async def test_what_has_not_run_in_the_window_expires(served: Served, monkeypatc
     assert {each["error"]["code"] for each in errors.values()} == {"batch_expired"}
     assert set(errors) == {"slow-0", "slow-1", "slow-2"}
     assert all(each["response"] is None for each in errors.values())
+    await spent(served, batch)
 
 
 async def test_a_batch_uses_none_of_what_is_there_for_people(served: Served) -> None:

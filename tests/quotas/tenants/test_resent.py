@@ -15,7 +15,7 @@ from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, N
 from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, Note
 from fairlane.quotas.erasure import DeletedTenant, TenantErasure
 from fairlane.quotas.escrow.transfers import Ending, Rights, Transfer
-from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, LineCharge, Name
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.limits import Limits, Prices
 from fairlane.quotas.prices import PriceList, PriceRow, PriceStore
@@ -327,6 +327,11 @@ async def idem_over(two: Two) -> None:
     await two.records(two.twice).expire_runs("acme", ["k1:d1:print"])
 
 
+async def idem_charged(two: Two) -> None:
+    await two.plain.hset(f"{keyspace.of_root('acme')}paid:batch_1:0", "input", "1")
+    assert await two.records(two.twice).charges("acme", ["batch_1:0"]) == [LineCharge(1, 0, 0, is_open=False)]
+
+
 async def response_keep(two: Two) -> None:
     await two.responses(two.plain).keep("acme", "acme", "before", b"content")
     assert await two.responses(two.twice).keep("acme", "acme", "r1", b"content")
@@ -388,7 +393,7 @@ CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
         *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity, import_claim),
         *(keys_read, keys_drop),
         *(prices_put, audit_write, response_keep, response_drop, responses_drop),
-        *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
+        *(idem_begin, idem_renew, idem_finish, idem_release, idem_over, idem_charged),
     )
 } | {
     "watch": expired,
