@@ -36,8 +36,11 @@ def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
     unions = _Unions(root)
     for each in _schemas(root):
         branches = each.get("oneOf")
-        if "anyOf" not in each and isinstance(branches, list) and unions.exclude_each_other(branches):
+        if "anyOf" in each or not isinstance(branches, list):
+            continue
+        if unions.exclude_each_other(branches) or unions.discriminated(branches, each.get("discriminator")):
             each["anyOf"] = each.pop("oneOf")
+            each.pop("discriminator", None)  # llguidance allows no references to itself next to it
     return root
 
 
@@ -66,6 +69,19 @@ class _Unions:
             for kind in self._kinds_of(schema):
                 by_kind.setdefault(kind, []).append(schema)
         return all(len(schemas) < 2 or self._are_distinct(kind, schemas) for kind, schemas in by_kind.items())
+
+    def discriminated(self, branches: Sequence[object], discriminator: object) -> bool:
+        """Make the branches exclude each other by requiring the property that an OpenAPI `discriminator` names, as
+        pydantic does of its input even if the property has a default. Return False if that does not suffice."""
+        name = discriminator.get("propertyName") if isinstance(discriminator, dict) else None
+        schemas = [schema for schema in map(self._target, branches) if isinstance(schema, dict)]
+        if not isinstance(name, str) or not all(self._kinds_of(schema) == {"object"} for schema in schemas):
+            return False
+        if not _differ(_listed(self._target(_property(schema, name))) for schema in schemas):
+            return False
+        for schema in schemas:
+            schema["required"] = [*dict.fromkeys([*(schema.get("required") or ()), name])]
+        return True
 
     def _are_distinct(self, kind: str, schemas: Sequence[Mapping[str, Any]]) -> bool:
         if _differ(map(_listed, schemas)):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from fairlane.gateway.dialects.grammar.lookahead import without_lookaheads
 from fairlane.gateway.dialects.grammar.schema_tree import (
     DEFINITIONS,
     NAMED,
@@ -26,6 +27,7 @@ FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4
 _IDENTIFIERS = frozenset({"$schema", "$id", "id"})
 _KEYWORDS = _IDENTIFIERS | {*ONE, *SEVERAL, *NAMED, *DEFINITIONS, "$ref", "$dynamicRef", "$recursiveRef", "$anchor"}
 _KEYWORDS |= {"type", "enum", "const", "required", "dependentRequired", "format", "pattern", "uniqueItems"}
+_KEYWORDS |= {"discriminator"}  # of OpenAPI, which `one_of.py` reads
 _KEYWORDS |= {f"{limit}{name}" for limit in ("min", "max") for name in ("Length", "Items", "Contains", "Properties")}
 _KEYWORDS |= {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 # Keywords that apply other schemas to the same value.
@@ -146,8 +148,11 @@ _NEUTRAL: Mapping[str, _IsNeutral] = {
     "allOf": lambda value, *_: value == [],
     "anyOf": lambda value, *_: value == [],
     "oneOf": lambda value, *_: value == [],
+    "discriminator": lambda _, schema, __: "oneOf" not in schema,
 }
-_REPLACED = frozenset({"not", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"})
+_REPLACED = frozenset(
+    {"not", "pattern", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"}
+)
 
 
 def _replace(place: Place, root: Schema) -> None:
@@ -156,12 +161,32 @@ def _replace(place: Place, root: Schema) -> None:
     if is_any(schema.get("not")):
         del schema["not"]
         schema["allOf"] = [*_listed(schema.get("allOf")), False]
+    patterns = without_lookaheads(schema["pattern"]) if isinstance(schema.get("pattern"), str) else None
+    if patterns:
+        del schema["pattern"]
+        schema["allOf"] = [*_listed(schema.get("allOf")), *({"pattern": each} for each in patterns)]
+    if schema.get("unevaluatedProperties") is False and _IN_PLACE & schema.keys() == {"allOf"}:
+        _list_evaluated(schema, root)
     if _IN_PLACE.isdisjoint(schema):
         for unevaluated, additional in _UNEVALUATED.items():
             if unevaluated in schema:
                 schema[additional] = schema.pop(unevaluated)
     if "propertyNames" in schema and "patternProperties" not in schema:
         _replace_names(place, root)
+
+
+def _list_evaluated(schema: Schema, root: Schema) -> None:
+    """Replace `unevaluatedProperties: false` if all parts of the schema list their properties."""
+    parts, own = [_target(each, root) for each in _listed(schema["allOf"])], schema.get("properties", {})
+    listed: dict[str, Any] = {}
+    for part in parts:
+        if not isinstance(part, dict) or not part.keys() <= {"type", "properties", "required"}:
+            return
+        listed |= dict.fromkeys(part.get("properties", {}), True)
+    if "patternProperties" not in schema and isinstance(own, dict):
+        del schema["unevaluatedProperties"]
+        schema["properties"] = {**listed, **own}
+        schema["additionalProperties"] = False
 
 
 def _replace_names(place: Place, root: Schema) -> None:

@@ -3,7 +3,7 @@
 import json
 from enum import StrEnum
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from fairlane.gateway.dialects.grammar.simplify import FORMATS, MOST_REFERENCES_
 from fairlane.gateway.dialects.grammar.structure import Structure
 
 TEXT = {"type": "string"}
-LOOKAHEAD = {"type": "string", "pattern": "^(?!a)b+$"}
+LOOKAHEAD = {"type": "string", "pattern": "^b+(?!a)b$"}
 
 
 def with_a(schema: object, **keywords: object) -> dict[str, Any]:
@@ -105,6 +105,20 @@ class Records(BaseModel):
     named: dict[str, int] = Field({}, json_schema_extra={"propertyNames": {"minLength": 2}})
 
 
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+    friend: Annotated[Union[Cat, "Dog"], Field(discriminator="kind")] | None = None
+
+
+class Owner(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+
+
 RECORD = {"type": "object", "propertyNames": {"type": "string", "enum": ["x", "y"]}, "additionalProperties": TEXT}
 EQUIVALENT: dict[str, tuple[dict[str, Any], list[object], list[object]]] = {
     "pydantic's records": (
@@ -118,6 +132,17 @@ EQUIVALENT: dict[str, tuple[dict[str, Any], list[object], list[object]]] = {
     "Zod's never": (with_a(TEXT, properties={"a": TEXT, "b": {"not": {}}}), [{"a": ""}], [{"a": "", "b": 1}]),
     "an optional branch": ({"anyOf": [{"not": {}}, TEXT]}, [""], [1, None]),
     "nothing else": (with_a(TEXT, unevaluatedProperties=False), [{"a": ""}], [{"a": "", "b": 1}]),
+    "nothing else than all parts": (
+        {"allOf": [with_a(TEXT), {"$ref": "#/$defs/b"}], "unevaluatedProperties": False, "properties": {"c": TEXT},
+         "$defs": {"b": {"properties": {"b": TEXT}, "required": ["b"]}}},
+        [{"a": "", "b": ""}, {"a": "", "b": "", "c": ""}],
+        [{"a": ""}, {"a": "", "b": "", "d": ""}, {"a": "", "b": "", "c": 1}],
+    ),
+    "pydantic's union of tags with defaults": (
+        Owner.model_json_schema(),
+        [{"pet": {"kind": "cat", "lives": 9}}, {"pet": {"kind": "dog", "friend": {"kind": "dog", "friend": None}}}],
+        [{"pet": {"lives": 9}}, {"pet": {"kind": "bird"}}],
+    ),
     "a tuple": ({"type": "array", "prefixItems": [TEXT], "unevaluatedItems": False}, [[""]], [["", 1], [1]]),
     "an older tuple": ({"type": "array", "prefixItems": [TEXT], "additionalItems": True}, [["", 1]], [[1]]),
     "a constant null": ({"const": None}, [None], [1]),
@@ -146,6 +171,10 @@ EQUIVALENT: dict[str, tuple[dict[str, Any], list[object], list[object]]] = {
     ),
     "branches within branches": (
         {"items": {"anyOf": [{"anyOf": [LOOKAHEAD, {"not": TEXT}]}, {"type": "number"}]}}, [[1]], [["b"]],
+    ),
+    "lookaheads": (
+        with_a({"type": "string", "pattern": r"^(?=.*[A-Z])(?!.*\.\.)(?![0-9]+$).{3,}$"}),
+        [{"a": "aB."}], [{"a": "B."}, {"a": "ab."}, {"a": "aB.."}, {"a": 1}],
     ),
     "a format": ({"format": "date", "type": "string"}, ["2026-01-02"], ["x"]),
 }  # fmt: skip
@@ -199,7 +228,7 @@ schemas = st.recursive(
             "if": each,
             "then": each,
             "else": each,
-            "allOf": st.lists(each, max_size=2),
+            "allOf": st.lists(each | st.builds(with_a, each), max_size=2),
             "unevaluatedProperties": each,
             "unevaluatedItems": each,
             "dependentRequired": st.dictionaries(names, st.lists(names, max_size=1), max_size=1),
