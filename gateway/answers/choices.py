@@ -96,11 +96,12 @@ class ChoicesAnswer(AnswerBuilder):
 
     def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         logprobs = None if self._request.logprobs is None else self._logprobs_of(chunk, choice)
-        ids, is_plain = self._ids(chunk.token_ids), logprobs is None and not self._request.continuous_usage
-        if is_plain and chunk.finish_reason is None and not ids:
+        request = self._request
+        is_plain = logprobs is None and not (request.continuous_usage or request.display.token_ids)
+        if is_plain and chunk.finish_reason is None:
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []
-        update = _choice(chunk.index, self._new(chunk.text) | ids, logprobs, chunk.finish_reason)
+        update = _choice(chunk.index, self._new(chunk.text) | self._ids(chunk.token_ids), logprobs, chunk.finish_reason)
         remarks = self._remarks(chunk.index, chunk.finish_reason)
         return [sse.data(self._chunk([update]) | as_field(remarks))]
 

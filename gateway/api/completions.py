@@ -28,6 +28,8 @@ def chat(reasoning_field: ReasoningField) -> Kind[ChatRequest]:
 
 
 def _completion_prompts(text: TextModel, request: CompletionRequest) -> list[Tokens]:
+    if request.suffix:
+        return [text.fill_in(prompt, request.suffix, marked=request.is_marked) for prompt in request.prompts]
     last = request.truncate_prompt_tokens
     return [text.prompt(prompt, marked=request.is_marked, last=last) for prompt in request.prompts]
 

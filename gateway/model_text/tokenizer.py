@@ -16,6 +16,7 @@ from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.model_text.chat_prompts import ChatPrompts
 from fairlane.gateway.model_text.control_tokens import ControlTokens
+from fairlane.gateway.model_text.fill_in import find_fill_in
 from fairlane.gateway.model_text.template_taint import given
 from fairlane.gateway.model_text.vocabulary import Vocabulary
 from fairlane.scheduler.protocol.messages import ModelCard
@@ -103,6 +104,7 @@ class TextModel:
         written = "".join(filter(None, (card.chat_template, card.bos_token, card.eos_token)))
         self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
         self._raw_prompts = raw_prompts
+        self._fill_in = find_fill_in(self._tokenizer.token_to_id)
         special = {entry.content for entry in added.values() if entry.special}
         names = {entry.content: token for token, entry in added.items()}
         response_template = card.response_template if isinstance(card.response_template, str) else None
@@ -137,6 +139,15 @@ class TextModel:
         if isinstance(prompt, str):
             return self.encode(prompt, marked=marked, last=last)
         return self._ids(_ending(prompt, last), "prompt")
+
+    def fill_in(self, prompt: Prompt, suffix: str, *, marked: bool) -> tuple[int, ...]:
+        """Return the tokens of a prompt whose output is followed by the suffix. Raises ApiError naming `suffix` if the
+        model cannot do that, PromptTooLong."""
+        if self._fill_in is None:
+            raise invalid("suffix", "`suffix`: this model has no fill-in-the-middle tokens.")
+        before = self._marks[0] if marked else ()
+        middle = self._fill_in.prompt(self.prompt(prompt, marked=False), self.encode(suffix, marked=False))
+        return self._ids((*before, *middle), "prompt")
 
     def _ids(self, prompt: tuple[int, ...], param: str) -> tuple[int, ...]:
         if len(prompt) > self.card.context_length:

@@ -116,6 +116,7 @@ PROPERTIES: Mapping[str, str] = {
     "stream": "Send the answer as server-sent events while it is generated",
     "stream_options": "Options of a stream; requires `stream`",
     "temperature": f"0: always the most likely token; {_DRAWN}, else 1",
+    "suffix": "The text after the output, for models with fill-in-the-middle tokens; not with `echo`",
     "DetokenizeBody.tokens": "Token ids",
     "tool_call_id": "The call that this message answers",
     "top_k": f"Sample from this many most likely tokens; 0 or -1: from all; {_DRAWN}",

@@ -52,6 +52,5 @@ NEUTRAL_CHAT: Neutral = {
 NEUTRAL_COMPLETION: Neutral = {
     **NEUTRAL,
     "parallel_tool_calls": (True, False),
-    "suffix": ("",),
     "tools": ([],),
 }

@@ -217,4 +217,5 @@ class CompletionBody(GenerationBody):
     max_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     echo: bool | None = None
+    suffix: Text | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = None

@@ -201,6 +201,8 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     # The tokens that the tokenizer adds around a text are part of the prompt.
     is_marked: bool = True
     echo: bool = False
+    # Text that follows the output; empty: none.
+    suffix: str = ""
     # Choices in the answer, those with the highest log-probability: fewer than `n` if `best_of` is more.
     returned: int = 1
 
@@ -327,7 +329,11 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         raise invalid("best_of", "`best_of` must be at least `n`.")
     if n > returned and completion.stream:
         raise invalid("best_of", "`best_of` more than `n` is not available in streams.")
+    if completion.suffix and (completion.echo or completion.truncate_prompt_tokens is not None):
+        field = "echo" if completion.echo else "truncate_prompt_tokens"
+        raise invalid(field, f"`{field}` cannot be combined with `suffix`.")
     return CompletionRequest(
+        suffix=completion.suffix or "",
         prompts=completion.prompt,
         is_marked=completion.add_special_tokens is not False,
         logprobs=completion.logprobs,

@@ -248,12 +248,6 @@ def test_what_is_not_supported_yet_is_accepted_where_it_asks_for_nothing(field: 
         assert chat(**{field: value}) == chat()
 
 
-@pytest.mark.parametrize(("field", "neutral", "other"), [("suffix", "", "x")])
-def test_the_same_of_completions(field: str, neutral: object, other: object) -> None:
-    assert completion(**{field: neutral}) == completion()
-    assert refused({**COMPLETION, field: other}, by_completion=True).param == field
-
-
 def test_best_of_as_many_as_n_asks_for_nothing() -> None:
     assert completion(n=3, best_of=3).n == 3
 
