@@ -10,6 +10,8 @@ from fairlane.gateway.model_text.template_taint import given
 
 # Names of the variable that turns reasoning on and off.
 _SWITCHES = ("enable_thinking", "thinking")
+# A budget of no tokens turns reasoning off too.
+_BUDGET = "thinking_budget"
 _EFFORT, _DOCUMENTS = "reasoning_effort", "documents"
 # Efforts that a model without efforts serves as it is.
 _USUAL_EFFORTS = (None, "none", "medium")
@@ -32,6 +34,8 @@ class TemplateVariables:
             return values
         if self._switch is not None and asked.reasons is not None:
             values[self._switch] = asked.reasons
+        elif asked.reasons is False and _BUDGET in self._read:
+            values[_BUDGET] = 0
         if asked.effort is not None and _EFFORT in self._read:
             values[_EFFORT] = asked.effort
         for name, value in asked.variables.items():
@@ -55,9 +59,11 @@ class TemplateVariables:
         """Yield the hints of a request that have no effect, by field."""
         if asked.effort not in _USUAL_EFFORTS and _EFFORT not in self._read:
             yield asked.effort_param
-        reads_none = asked.effort == "none" and _EFFORT in self._read
-        if asked.reasons is False and self._may_reason and self._switch is None and not reads_none:
+        if asked.reasons is False and self._may_reason and not self._turns_off(asked):
             yield asked.reasons_param
         for name in asked.variables:
             if name not in self._read:
                 yield f"{VARIABLES}.{name}"
+
+    def _turns_off(self, asked: Rendering) -> bool:
+        return self._switch is not None or _BUDGET in self._read or (asked.effort == "none" and _EFFORT in self._read)

@@ -12,6 +12,7 @@ from fairlane.gateway.dialects.anthropic.blocks import Blocks, TextBlocks
 from fairlane.gateway.dialects.anthropic.tools import AnyTool, ToolName
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.neutral import Neutral, hint
+from fairlane.gateway.dialects.openai.rendering import TemplateVariables
 from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_DEADLINE_MS,
     MAX_STOP_CHARS,
@@ -105,6 +106,7 @@ class PromptBody(Fields):
     cache_control: Ignored = None
     context_management: ContextManagement | None = None
     user_profile_id: Ignored = None
+    chat_template_kwargs: TemplateVariables | None = None
 
 
 class MessagesBody(PromptBody):

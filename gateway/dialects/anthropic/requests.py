@@ -100,7 +100,8 @@ def _structure(body: PromptBody) -> Structure | None:
 
 def _rendering(body: PromptBody, *, continues: bool) -> Rendering:
     effort = None if body.output_config is None else body.output_config.effort
-    if effort is None and body.thinking is None and not continues:
+    variables = body.chat_template_kwargs or {}
+    if effort is None and body.thinking is None and not continues and not variables:
         return USUAL_RENDERING
     reasons = None if body.thinking is None else body.thinking.type != "disabled"
     return Rendering(
@@ -108,6 +109,7 @@ def _rendering(body: PromptBody, *, continues: bool) -> Rendering:
         effort_param="output_config.effort",
         reasons=reasons,
         reasons_param="thinking",
+        variables=variables,
         continues=continues,
     )
 

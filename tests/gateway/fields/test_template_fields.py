@@ -64,6 +64,7 @@ def prompt_of(served: Served) -> str:
         (RESPONSES, {"chat_template_kwargs": {"enable_thinking": False}}, UNTHOUGHT, None),
         (MESSAGES, {"thinking": {"type": "disabled"}}, UNTHOUGHT, None),
         (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, OPENED, "thinking.budget_tokens"),
+        (MESSAGES, {"chat_template_kwargs": {"enable_thinking": False}}, UNTHOUGHT, None),
         (MESSAGES, {"output_config": {"effort": "high"}}, OPENED, "output_config.effort"),
         (CHAT, {"chat_template_kwargs": {"enable_thinking": False}}, UNTHOUGHT, None),
         (CHAT, {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "none"}, OPENED, None),

@@ -21,6 +21,7 @@ DEEPSEEK = (
     + ("{% if thinking %}<think>{% else %}</think>{% endif %}")
 )
 EFFORT = TURNS + "<think>{{ reasoning_effort | default('usual') }}"
+BUDGET = TURNS + "<think>{{ thinking_budget | default('usual') }}"
 ALWAYS = TURNS + "<think>"
 NEVER = TURNS
 PICKY = TURNS + (
@@ -71,6 +72,10 @@ UNTHOUGHT = Rendering(reasons=False, reasons_param="thinking")
         (EFFORT, effort("xhigh"), "<think>xhigh", []),
         (EFFORT, variables(reasoning_effort="high"), "<think>high", []),
         (EFFORT, UNTHOUGHT, "<think>usual", ["thinking"]),
+        (BUDGET, UNTHOUGHT, "<think>0", []),
+        (BUDGET, effort("none"), "<think>0", []),
+        (BUDGET, effort("high"), "<think>usual", ["reasoning_effort"]),
+        (BUDGET, with_effort(variables(thinking_budget=512), "none", "reasoning_effort"), "<think>512", []),
         (ALWAYS, effort("none"), "<think>", ["reasoning_effort"]),
         (ALWAYS, UNTHOUGHT, "<think>", ["thinking"]),
         (ALWAYS, THOUGHT, "<think>", []),
