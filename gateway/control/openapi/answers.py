@@ -59,7 +59,7 @@ class Usage(TypedDict):
 class TokenLogprob(TypedDict):
     """One token and its log-probability."""
 
-    token: Annotated[str, about("The token as text")]
+    token: Annotated[str, about(r"The token as text; bytes of an incomplete character as `\xf0`")]
     logprob: Annotated[float, about("Natural logarithm of the probability; -9999 for an impossible token")]
     bytes: Annotated[list[int], about("The token's UTF-8 bytes; a token may contain only some bytes of a character")]
 

@@ -395,6 +395,9 @@ def test_however_a_text_is_split_it_is_read_alike(family: str, tail: str, data: 
 
     assert read(reader_of(family, tail=tail), text, cuts) == whole
     assert read(reader_of(family, tail=tail), text, range(len(text))) == whole
+    at_once, bit_by_bit = reader_of(family, tail=tail), reader_of(family, tail=tail)
+    assert read(at_once, text, is_cut=True) == read(bit_by_bit, text, range(len(text)), is_cut=True)
+    assert (at_once.calls, at_once.incomplete) == (bit_by_bit.calls, bit_by_bit.incomplete)
 
 
 @families

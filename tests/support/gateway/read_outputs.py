@@ -35,11 +35,13 @@ class Read(NamedTuple):
     """Names, and the JSON text of the arguments."""
 
 
-def read(reader: OutputReader, text: str, cuts: Sequence[int] = ()) -> Read:
-    """Push a text in pieces, and put together what comes."""
+def read(reader: OutputReader, text: str, cuts: Sequence[int] = (), *, is_cut: bool = False) -> Read:
+    """Push a text in pieces, and put together what comes. `is_cut`: its end is that of a limit."""
     places = [0, *sorted(cuts), len(text)]
     deltas = [reader.push(text[start:end]) for start, end in pairwise(places)]
-    return put_together([*deltas, reader.end()], reader.calls)
+    begun = reader.calls
+    deltas.append(reader.end(is_cut=is_cut))
+    return put_together(deltas, max(begun, reader.calls) if is_cut else reader.calls)
 
 
 def put_together(deltas: Sequence[OutputDelta], calls: int) -> Read:
