@@ -240,9 +240,10 @@ def _structure(text: TextBody | None) -> Structure | None:
         for field, value in (("name", asked.name), ("schema", asked.schema_)):
             if value is None:
                 raise invalid(f"text.format.{field}", f"`text.format.{field}` is required.")
-        return Structure("json_schema", asked.schema_ or ANY_OBJECT, "text.format.schema")
+    if asked.schema_ is not None and asked.type == "text":
+        raise invalid("text.format.schema", "`schema` needs a JSON type.")
     if asked.schema_ is not None:
-        raise invalid("text.format.schema", "`schema` is only allowed with the type 'json_schema'.")
+        return Structure("json_schema", asked.schema_, "text.format.schema")
     return Structure("json_schema", ANY_OBJECT, "text.format") if asked.type == "json_object" else None
 
 

@@ -48,7 +48,7 @@ Choices = Annotated[
 class NamedSchema(Fields):
     """A JSON schema; the response follows it whether `strict` or not."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$"), about("Name")]
+    name: Annotated[str | None, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$"), about("Name")] = None
     description: Annotated[Text | None, about("A description for the model")] = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema"), about("The JSON schema")] = None
     strict: Annotated[bool | None, about("Whether calls or answers must match the schema")] = None
@@ -59,6 +59,8 @@ class ResponseFormat(Fields):
 
     type: Annotated[Literal["text", "json_object", "json_schema"], about("Kind of format")]
     json_schema: Annotated[NamedSchema | None, about("The schema, if the type is `json_schema`")] = None
+    # As llama.cpp, Together and Fireworks have it.
+    schema_: Annotated[JsonSchema | None, Field(alias="schema"), about("The schema, in place of `json_schema`")] = None
 
 
 class StructuredOutputs(Fields):
@@ -121,6 +123,10 @@ def read_structure(body: StructureFields) -> Structure | None:
 def _of_format(asked: ResponseFormat | None) -> list[Structure]:
     if asked is None:
         return []
+    if asked.schema_ is not None and asked.json_schema is None and asked.type != "text":
+        return [Structure("json_schema", asked.schema_, "response_format.schema")]
+    if asked.schema_ is not None:
+        raise invalid("response_format.schema", "`schema` needs a JSON type, and no `json_schema` next to it.")
     if (asked.json_schema is not None) != (asked.type == "json_schema"):
         raise invalid("response_format.json_schema", "`json_schema` is only allowed with the type 'json_schema'.")
     if asked.json_schema is not None:
