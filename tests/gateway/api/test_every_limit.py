@@ -198,3 +198,15 @@ async def test_what_a_limit_in_shadow_would_have_refused_is_counted(served: Serv
     assert name % ("requests_per_minute", 2.0) in told
     assert name % ("max_prompt_tokens", 3.0) in told
     assert 'limit="tokens_per_day"' not in told
+
+
+async def test_a_changed_zone_gives_no_spent_day_back(served: Served) -> None:
+    tenant = await limited(served, "tenant", "tokens_per_day", 10)
+    assert (await served.post(COMPLETIONS, TEN, tenant=tenant)).status_code == 200
+    before = (await served.get("/v1/limits", tenant=tenant)).json()
+
+    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago", "Asia/Kolkata"):  # at least one has another date now
+        assert (await admin(served, "PATCH", f"/tenants/{tenant}", {"timezone": zone})).is_success
+        refused = await served.post(COMPLETIONS, TEN, tenant=tenant)
+        assert told(refused) == (429, "insufficient_quota", "tokens_per_day", "tenant")
+        assert (await served.get("/v1/limits", tenant=tenant)).json()["limits"] == before["limits"]
