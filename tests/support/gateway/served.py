@@ -203,13 +203,14 @@ async def serving(
     *,
     slicing: Slicing = MINUTE,
     card: ModelCard | None = None,
+    make: Callable[..., HandWorker] = HandWorker,
 ) -> AsyncIterator[Served]:
     """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere.
-    `card`: of the worker's model, if it is not the usual one."""
+    `card`: of the worker's model, if it is not the usual one; `make`: the worker's class."""
     async with aclosing(connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
         lanes = chosen.lanes.lanes()
         lease_ms = round(chosen.lease_s * 1e3)
-        worker = HandWorker(connected.short, card or byte_level_card(), lease_ms=lease_ms, lanes=lanes)
+        worker = make(connected.short, card or byte_level_card(), lease_ms=lease_ms, lanes=lanes)
         working = asyncio.create_task(worker.run())
         await until(lambda: worker.known.is_set() or working.done())
         if working.done():

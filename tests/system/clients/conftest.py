@@ -1,0 +1,75 @@
+"""A gateway whose model does what agents ask, for clients that run as processes of their own."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from subprocess import DEVNULL, CompletedProcess
+from typing import Any
+
+import pytest
+from anyio import fail_after, run_process
+
+from tests.support.gateway import served
+from tests.system.clients.scripted_model import ScriptedModel, scripted_card
+
+ROOT = Path(__file__).parents[3]
+CLIENTS = ROOT / ".venv" / "clients"
+MODEL = "scripted"
+SAID = "It printed fair-lane."
+ECHO = {"command": "echo fair-lane"}
+# Arguments of the tools that clients offer.
+CALLS: dict[str, dict[str, Any]] = {
+    "Bash": {**ECHO, "description": "Print a word"},
+    "bash": {**ECHO, "description": "Print a word"},
+    "exec_command": {"cmd": "echo fair-lane"},
+    "magic_function": {"input": 3},
+    "magic_function_no_args": {},
+    "my_adder_tool": {"a": 1, "b": 2},
+    "greeting_generator": {"answer_style": "pirate"},
+    "unicode_customer": {"customer_name": "你好啊集团 こんにちは株式会社", "description": "IT"},
+    "get_weather": {"location": "Paris"},
+}
+ANSWERS = {"'setup' and": '{"setup": "Why?", "punchline": "Because."}'}
+RUN_S = 120.0
+
+
+@dataclass
+class Agents:
+    """The gateway, as a client's process sees it."""
+
+    url: str
+    key: str
+    worker: ScriptedModel
+
+    async def run(self, command: Sequence[str | Path], folder: Path, **environ: str) -> "CompletedProcess[str]":
+        """Run a client in a folder that is its home as well."""
+        known = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "TMPDIR")}
+        whole = {**known, "HOME": str(folder), **environ}
+        with fail_after(RUN_S):
+            ran = await run_process([*map(str, command)], cwd=folder, env=whole, stdin=DEVNULL, check=False)
+        return CompletedProcess(ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+
+@pytest.fixture(scope="module")
+async def agents(file_url: str) -> AsyncIterator[Agents]:
+    """One gateway and its scripted model."""
+    make = partial(ScriptedModel, words=SAID, calls=CALLS, answers=ANSWERS, blocks=1_000_000)
+    settings = served.settings(file_url, section={"max_body_bytes": 32_000_000})
+    async with served.serving(settings, card=scripted_card(MODEL), make=make) as opened:
+        assert isinstance(opened.worker, ScriptedModel)
+        yield Agents(opened.url, await opened.tenant(), opened.worker)
+
+
+@pytest.fixture(scope="session")
+def installed() -> Callable[[str], Path]:
+    """Return a program of `make clients`, or skip the test."""
+
+    def installed(name: str) -> Path:
+        for folder in (CLIENTS / "bin", CLIENTS / "agents" / "node_modules" / ".bin"):
+            if (folder / name).exists():
+                return folder / name
+        pytest.skip("`make clients` was not run")
+
+    return installed

@@ -1,0 +1,68 @@
+"""Coding agents as npm brings them: each asks, runs the tool that the model calls, and answers from its result."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.system.clients.conftest import MODEL, SAID, Agents
+
+pytestmark = [pytest.mark.system, pytest.mark.thorough, pytest.mark.anyio]
+ASKED = "Please print fair-lane."
+Installed = Callable[[str], Path]
+
+
+async def test_claude_code(agents: Agents, installed: Installed, tmp_path: Path) -> None:
+    ran = await agents.run(
+        [installed("claude"), "-p", ASKED, "--allowedTools", "Bash"],
+        tmp_path,
+        ANTHROPIC_BASE_URL=agents.url,
+        ANTHROPIC_AUTH_TOKEN=agents.key,
+        ANTHROPIC_MODEL=MODEL,
+        ANTHROPIC_SMALL_FAST_MODEL=MODEL,
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+    )
+
+    assert (ran.returncode, ran.stdout.strip()) == (0, SAID), ran.stderr
+    assert "<tool_response>\nfair-lane" in agents.worker.prompts[-1]
+
+
+async def test_codex(agents: Agents, installed: Installed, tmp_path: Path) -> None:
+    home = tmp_path / "codex"
+    home.mkdir()
+    config = f"""
+        model = "{MODEL}"
+        model_provider = "fairlane"
+        web_search = "disabled"
+        [model_providers.fairlane]
+        name = "Fairlane"
+        base_url = "{agents.url}/v1"
+        env_key = "FAIRLANE_KEY"
+        wire_api = "responses"
+    """
+    (home / "config.toml").write_text("\n".join(line.strip() for line in config.splitlines()))
+    options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+
+    ran = await agents.run(
+        [installed("codex"), "exec", *options, ASKED], tmp_path, CODEX_HOME=str(home), FAIRLANE_KEY=agents.key
+    )
+
+    assert (ran.returncode, ran.stdout.strip()) == (0, SAID), ran.stderr
+    assert "Output:\nfair-lane" in agents.worker.prompts[-1]
+
+
+async def test_opencode(agents: Agents, installed: Installed, tmp_path: Path) -> None:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{agents.url}/v1", "apiKey": agents.key},
+        "models": {MODEL: {"name": MODEL}},
+    }
+    config = {"provider": {"fairlane": provider}, "model": f"fairlane/{MODEL}", "small_model": f"fairlane/{MODEL}"}
+    (tmp_path / "opencode.json").write_text(json.dumps({**config, "autoupdate": False}))
+
+    ran = await agents.run([installed("opencode"), "run", ASKED], tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    assert SAID in ran.stdout
+    assert any("<tool_response>\nfair-lane" in prompt for prompt in agents.worker.prompts)
