@@ -178,7 +178,7 @@ class AnswerBuilder(ABC):
     def _reader(self) -> OutputReader | None:
         message = self.jobs[0].message
         prompt = () if message is None else message.prompt
-        return self._model.text.output_reader(prompt, self._request.offered_tools)
+        return self._model.text.output_reader(prompt, self._request.offered_tools, self._request.continued)
 
     def _remarks(self, index: int, finish_reason: str | None, incomplete: str | None = None) -> Json:
         """Return what the field `fairlane` says about a choice that was cut short. `incomplete`: a call's text."""

@@ -130,8 +130,11 @@ class TextModel:
         """Yield the hints that have no effect on this model's prompts, by field."""
         return self._chat.unread(asked)
 
-    def tail(self, prompt: Sequence[int]) -> str:
-        """Return the end of a prompt as text, control tokens by name: the template may begin the response there."""
+    def tail(self, prompt: Sequence[int], continued: str = "") -> str:
+        """Return the end of a prompt as text, control tokens by name: the template may begin the response there.
+        `continued`: the text that the response continues; if it leaves reasoning open, return only the mark of that."""
+        if continued and (opened := self.output_format.opened(continued)):
+            return opened
         return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
 
     def prompt(self, prompt: Prompt, *, marked: bool = True, last: int | None = None) -> tuple[int, ...]:
@@ -193,10 +196,10 @@ class TextModel:
             ids = (*before, *ids, *after)
         return _ending(ids, last)
 
-    def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
+    def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool], continued: str = "") -> OutputReader | None:
         if not self.output_format.needs_reader(tools):
             return None
-        return self.output_format.reader(self.tail(prompt), tools)
+        return self.output_format.reader(self.tail(prompt, continued), tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         stream = TokenStream(self)

@@ -32,7 +32,7 @@ async def grammar_of(
     answer = CheckedGrammar() if form is None else await checker.check(form, tenant_id)
     if not isinstance(request, ChatRequest):
         return answer
-    grammar = await _with_tools(request, answer, text, text.tail(prompt), checker, tenant_id)
+    grammar = await _with_tools(request, answer, text, text.tail(prompt, request.continued), checker, tenant_id)
     if len(grammar.text) > MAX_GRAMMAR_CHARS:
         raise invalid(
             request.tools_param,

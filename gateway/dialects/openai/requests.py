@@ -101,6 +101,11 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
         """Return how many most likely tokens are needed for each prompt token; None: no log-probabilities."""
         return self.prompt_logprobs
 
+    @property
+    def continued(self) -> str:
+        """The text at the end of the prompt that the output continues."""
+        return ""
+
     def fitted(self, longest: int) -> Self:
         """Return the request with what `truncate_prompt_tokens: -1` keeps: as much as leaves room for the output.
         `longest`: the tokens that a worker holds of one choice."""
@@ -187,6 +192,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
         return self.tool_choice.offered(self.tools) if self.tools else ()
+
+    @property
+    def continued(self) -> str:
+        return (self.messages[-1].content or "") if self.rendering.continues else ""
 
     @property
     def calls_function(self) -> bool:

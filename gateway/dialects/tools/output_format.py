@@ -52,6 +52,11 @@ class OutputFormat:
     def shows_marks(self, tools: Sequence[Tool]) -> bool:
         return self.needs_control_text and self.needs_reader(tools)
 
+    def opened(self, said: str) -> str | None:
+        """Return the mark of the reasoning that a text leaves open, or None."""
+        begin, end = self._reasoning or ("", "")
+        return begin if said.rfind(begin) > said.rfind(end) else None
+
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
         if self._template is not None:
             return self._template.reader(prompt_tail, tools)

@@ -138,6 +138,17 @@ async def test_reasoning_may_be_left_out(served: Served) -> None:
     assert not [choice for choice in choices if choice["delta"].keys() - {"role", "content", "refusal"}]
 
 
+@pytest.mark.parametrize("said", ["<think>", "<think>\nClouds." + " More clouds." * 60])
+async def test_reasoning_is_continued_too(served: Served, said: str) -> None:
+    turns = [*HI, {"role": "assistant", "content": said}]
+    message, _ = await message_of(served, " Many.</think>Rain.", messages=turns, continue_final_message=True)
+    turns = [*HI, {"role": "assistant", "content": f"{said}</think>"}]
+    done, _ = await message_of(served, "Rain.", messages=turns, continue_final_message=True)
+
+    assert (message["content"], message["reasoning_content"]) == ("Rain.", "Many.")
+    assert (done["content"], done.get("reasoning_content")) == ("Rain.", None)
+
+
 async def test_a_stream_without_its_reasoning_is_not_silent(served: Served) -> None:
     answer = await ask(served, "<think>Clouds. Many clouds.</think>Rain.", stream=True, include_reasoning=False)
 
