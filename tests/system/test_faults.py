@@ -40,6 +40,36 @@ def told(server: Server, key: str, *, after_tokens: int = 0, strike: signal.Sign
     return text
 
 
+def scored(server: Server, key: str, *, strike: bool) -> tuple[str, list[str], list[float | None]]:
+    """The text of one stream that echoes its prompt, with the tokens' names and log-probabilities."""
+    asked = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "echo": True, "logprobs": 2, "stream": True}
+    text, tokens, logprobs = "", list[str](), list[float | None]()
+    with server.sdk(key, timeout=120) as client:
+        stream = client.completions.create(model=MODEL, extra_body={"ignore_eos": True}, **asked)  # type: ignore[call-overload]
+        for count, chunk in enumerate(stream, start=1):
+            for choice in chunk.choices:
+                text += choice.text
+                if choice.logprobs is not None:
+                    tokens += choice.logprobs.tokens
+                    logprobs += choice.logprobs.token_logprobs
+            if count == 8 and strike:
+                server.child("worker").send_signal(signal.SIGKILL)
+    return text, tokens, logprobs
+
+
+@pytest.mark.thorough
+def test_an_echo_with_log_probabilities_comes_once_when_its_worker_is_killed(mortal: Server) -> None:
+    key = mortal.tenant("scorer")
+    text, tokens, logprobs = scored(mortal, key, strike=False)
+    struck = scored(mortal, key, strike=True)
+
+    assert struck[:2] == (text, tokens)
+    assert logprobs[0] is struck[2][0] is None
+    assert struck[2][1:] == pytest.approx(logprobs[1:], abs=0.05)
+    assert "".join(tokens) == text
+    assert text.startswith(PROMPT)
+
+
 @pytest.mark.thorough
 def test_a_stream_goes_on_when_its_worker_is_killed(mortal: Server) -> None:
     key = mortal.tenant("reader")
