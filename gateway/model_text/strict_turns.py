@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
-from fairlane.gateway.dialects.openai.tools import ToolCall
 
 RESULT_ROLES = frozenset({"tool", "function"})
 _PARAGRAPH = "\n\n"
@@ -100,16 +99,29 @@ def one_call_each(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _paired(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """Yield the turns with results that follow no turn with calls as text, and a result for calls without any."""
-    unanswered: tuple[ToolCall, ...] = ()
-    follows_calls = False
+    """Yield the turns with results next to their calls, a result for calls without any, and other results as text."""
+    groups: list[list[Turn]] = [[]]
     for turn in turns:
-        if is_result(turn):
-            unanswered = ()
-            yield turn if follows_calls else results_as_text([turn])[0]
-            continue
-        for call in unanswered:
-            yield Turn(role="tool", content="[no result]", tool_call_id=call.id)
-        unanswered = turn.tool_calls
-        follows_calls = bool(unanswered)
+        if turn.tool_calls:
+            groups.append([])
+        groups[-1].append(turn)
+    yield from _as_said(groups[0])
+    for number, (turn, *rest) in enumerate(groups[1:], 2):
+        ids = {call.id for call in turn.tool_calls}
+        adjacent = len(list(itertools.takewhile(is_result, rest)))
+        answers, others = list[Turn](), list[Turn]()
+        for place, each in enumerate(rest):
+            is_answer = is_result(each) and (place < adjacent or each.tool_call_id in ids)
+            (answers if is_answer else others).append(each)
         yield turn
+        yield from answers
+        if others or number < len(groups):
+            answered = {answer.tool_call_id for answer in answers}
+            missing = [call.id for call in turn.tool_calls if call.id is None or call.id not in answered]
+            for call_id in missing[: max(0, len(turn.tool_calls) - len(answers))]:
+                yield Turn(role="tool", content="[no result]", tool_call_id=call_id)
+        yield from _as_said(others)
+
+
+def _as_said(turns: Sequence[Turn]) -> Sequence[Turn]:
+    return results_as_text(turns) if any(map(is_result, turns)) else turns

@@ -41,7 +41,7 @@ PROPERTIES: Mapping[str, str] = {
     "CustomCalledBody.input": "The custom tool's input",
     "reasoning_details": "OpenRouter's form of `reasoning_content`",
     "thinking_blocks": "LiteLLM's form of `reasoning_content`",
-    "Part.reasoning": "The model's reasoning",
+    **dict.fromkeys(("Part.reasoning", "think"), "The model's reasoning"),
     "Part.text": "The text",
     "Part.thinking": "The model's reasoning: text, or a list of parts",
     **dict.fromkeys(("MessagesBody.thinking", "PromptBody.thinking"), "Whether the model's thinking is returned"),

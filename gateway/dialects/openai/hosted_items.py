@@ -31,11 +31,13 @@ _CALLS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _OUTPUTS = frozenset({"apply_patch_call_output", "computer_call_output", "local_shell_call_output"})
 _OUTPUTS |= {"shell_call_output", "tool_search_output"}
 _DROPPED = frozenset({"mcp_approval_request", "mcp_approval_response", "mcp_list_tools", "web_search_call"})
-HOSTED = _CALLS.keys() | _OUTPUTS | _DROPPED
+# Said by one of several agents to another.
+_AGENT = "agent_message"
+HOSTED = _CALLS.keys() | _OUTPUTS | _DROPPED | {_AGENT}
 
 
 class HostedItem(Fields):
-    """An item of a tool that OpenAI runs."""
+    """An item of a tool that OpenAI runs, or of another agent."""
 
     type: Annotated[Hint, about("Type of this object, such as `web_search_call`")]
     item: Annotated[Json, about("The whole item")]
@@ -45,6 +47,8 @@ class HostedItem(Fields):
         call_id = readable(item.get("call_id") or item.get("id"))
         if kind in _OUTPUTS:
             yield Turn(role="tool", content=readable(item.get("output") or item.get("tools")), tool_call_id=call_id)
+        if kind == _AGENT:
+            yield Turn(role="user", content=readable([item.get("author"), item.get("content")]))
         if kind not in _CALLS:
             return
         given, found = _CALLS[kind]

@@ -10,7 +10,8 @@ from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, 
 
 _TEXT_KINDS = frozenset({"text", "input_text", "output_text", "refusal", "reasoning_text", "summary_text"})
 # Thinking, and calls that the message also has in a field of its own.
-_ASIDE_KINDS = frozenset({"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"})
+_ASIDE_KINDS = frozenset({"think", "thinking", "redacted_thinking", "reasoning", "non_standard"})
+_ASIDE_KINDS |= {"tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "server_tool_call", "function_call"}
 # Objects without text, and fields that say nothing to a model, in the results of other servers' tools.
 _UNREADABLE = frozenset({"image", "input_image", "computer_screenshot", "input_file", "input_audio", "audio"})
 _ASIDE = frozenset({"type", "cache_control", "citations", "file_id", "media_type", "page_age", "retrieved_at"})
@@ -51,6 +52,7 @@ class Part(Fields):
     refusal: Text | None = None
     thinking: Thought = ""
     reasoning: Thought = ""
+    think: Thought = ""
     signature: Any = None
     data: Any = None
     annotations: Any = None
@@ -98,7 +100,7 @@ def read_parts(parts: Sequence[Part]) -> tuple[str, str]:
     texts, thoughts = list[str](), list[str]()
     for part in parts:
         if part.type in _ASIDE_KINDS:
-            thoughts.append(part.thinking or part.reasoning or part.text or "")
+            thoughts.append(part.thinking or part.reasoning or part.think or part.text or "")
         elif part.type in _TEXT_KINDS:
             texts.append((part.refusal if part.type == "refusal" else part.text) or "")
         else:

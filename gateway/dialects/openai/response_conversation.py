@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.openai.response_items import (
+    FOREIGN_SUMMARY,
     Close,
     CompactionItem,
     GivenItem,
@@ -73,7 +74,7 @@ def _opened(item: GivenItem, opens: Open | None) -> Item:
         return item if opens is None else item.opened(opens)
     if not isinstance(item, CompactionItem):
         return item
-    text = None if opens is None else item.summary(opens)
+    text = FOREIGN_SUMMARY if item.is_foreign else None if opens is None else item.summary(opens)
     if text is None:
         raise invalid("input", "`input` contains a compaction of another tenant, or one that was changed.")
     return Summary(item, text)

@@ -23,6 +23,9 @@ Json = dict[str, Any]
 Close = Callable[[bytes], bytes]
 Open = Callable[[bytes], bytes | None]
 Status = Literal["in_progress", "completed", "incomplete"]
+# How OpenAI's encrypted contents begin; ours are random from the first character on.
+_FOREIGN = "gAAAAA"
+FOREIGN_SUMMARY = "[omitted: only the server that made it can read it]"
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
@@ -202,6 +205,11 @@ class CompactionItem(Fields):
     ]
     id: Annotated[Hint | None, about("Identifier")] = None
     created_by: Annotated[Hint | None, about("For the caller's own use; it has no effect")] = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether OpenAI's servers encrypted it, so that it is no changed item of a tenant here."""
+        return self.encrypted_content.startswith(_FOREIGN)
 
     @classmethod
     def sealed(cls, summary: str, close: Close) -> "CompactionItem":

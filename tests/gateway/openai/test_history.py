@@ -93,6 +93,7 @@ CASES: dict[str, tuple[dict[str, Any], Turn]] = {
         said(tool_calls=[{"id": "1", "type": "custom", "custom": {"name": "look", "input": 'ü"'}}]),
         called('{"input": "ü\\""}'),
     ),
+    "LibreChat's thinking": (said([{"type": "think", "think": "hm"}, text("a")]), THOUGHT),
     "a call among the parts": (said([{"type": "tool_use"}], tool_calls=[call(arguments="{}")]), called("{}")),
 }
 

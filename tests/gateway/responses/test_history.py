@@ -8,7 +8,7 @@ import pytest
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, parse_response
-from fairlane.gateway.dialects.openai.response_items import read_items, turns_of
+from fairlane.gateway.dialects.openai.response_items import CompactionItem, read_items, turns_of
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.families import prompt_text, strict_model
@@ -28,7 +28,8 @@ def read(*items: dict[str, Any], reading: Reading | None = None) -> list[Turn]:
     request = parsed(*items, reading=reading)
     kept = [item.as_json() for item in request.items]
     assert all(item["id"] for item in kept)
-    assert turns_of(read_items(kept), None) == request.messages  # type: ignore[arg-type]
+    again = [item for item in read_items(kept) if not isinstance(item, CompactionItem)]
+    assert len(again) < len(kept) or turns_of(again, None) == request.messages
     return list(request.messages[1:])
 
 
@@ -132,6 +133,25 @@ def test_what_a_tool_of_openais_did_is_a_call_or_its_result(kind: str) -> None:
     fields, turns = HOSTED[kind]
 
     assert read({"type": kind, "id": "x", "call_id": "1", "status": "completed", **fields}) == turns
+
+
+def test_what_another_agent_said_is_a_users_turn() -> None:
+    content = [text("Go.", "input_text"), {"type": "encrypted_content", "encrypted_content": "x"}]
+
+    assert read({"type": "agent_message", "author": "lead", "recipient": "me", "content": content}) == [
+        Turn(role="user", content="lead\nGo.")
+    ]
+
+
+def test_a_summary_that_only_openai_can_read_is_said_to_be_missing() -> None:
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABo"}
+
+    [turn] = read(item)
+
+    assert (turn.role, "[omitted: " in (turn.content or "")) == ("user", True)
+    with pytest.raises(ApiError) as refused:
+        parsed({**item, "encrypted_content": "changed"})
+    assert refused.value.param == "input"
 
 
 @pytest.mark.parametrize("kind", ["web_search_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"])

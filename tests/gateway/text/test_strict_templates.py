@@ -100,6 +100,15 @@ def test_text_before_calls_stays_a_turn(name: str) -> None:
     assert sorted(map(text.index, words)) == [*map(text.index, words)]
 
 
+def test_results_that_come_late_follow_their_calls() -> None:
+    turns = [user("Hi."), user("Hi."), said(None, "aaaaaaaaa"), said("Well."), result("rain", "aaaaaaaaa"), user("Go.")]
+    text = read("Mistral", *turns)
+
+    words = ["[INST]Hi.", "look", "[TOOL_RESULTS]rain[/TOOL_RESULTS]", "Well.</s>", "[INST]Go."]
+    assert sorted(map(text.index, words)) == [*map(text.index, words)]
+    assert "[no result]" not in text
+
+
 @strict
 def test_of_nothing_a_prompt_is_made_too(name: str) -> None:
     assert read(name, said("")) == "[INST][/INST]"
