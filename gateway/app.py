@@ -25,13 +25,13 @@ from fairlane.gateway.api import (
     completions,
     embeddings,
     files,
-    message_batches,
     messages,
     requests,
     responses,
     tokenize,
 )
 from fairlane.gateway.api.batches import BatchEndpoints
+from fairlane.gateway.api.conversations import Conversations
 from fairlane.gateway.api.count_tokens import CountTokens
 from fairlane.gateway.api.files import FileEndpoints
 from fairlane.gateway.api.generate import Generate
@@ -81,9 +81,8 @@ class FastPath:
 def create_app(resources: Resources) -> Starlette:
     """Return the application of the tenants' port. Its lifespan opens and closes the gateway's parts."""
     events, kept = resources.requests.generation, resources.requests.responses
-    response, line, compaction, count = responses.kinds(
-        StoredInput(kept, resources.accounts.seals, resources.requests.body_room)
-    )
+    stored_input = StoredInput(kept, resources.accounts.seals, resources.requests.body_room)
+    response, line, compaction, count = responses.kinds(stored_input)
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.chat(resources.settings.gateway.reasoning_field),
         completions.COMPLETION_PATH: completions.COMPLETION,
@@ -134,6 +133,7 @@ def create_app(resources: Resources) -> Starlette:
             tenant("GET", responses.ONE_PATH, stored.show),
             tenant("DELETE", responses.ONE_PATH, stored.forget),
             tenant("GET", responses.ITEMS_PATH, stored.list_items),
+            *[tenant(*each) for each in Conversations(stored_input, events.bounds).routes()],
             tenant("GET", "/v1/models", models.list),
             tenant("GET", "/v1/models/{model:path}", models.show),
             tenant("POST", tokenize.TOKENIZE_PATH, texts.tokenize),
@@ -165,14 +165,8 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
     )
     storage, runner = resources.batches.storage, resources.batches.runner
     of_batches = BatchEndpoints(records, resources.batches.files, storage, runner, resources.fleet.cache, bounds)
-    of_messages, one = MessageBatches(of_batches, resources.batches.drafts), f"{message_batches.PATH}/{{message_batch}}"
     return [
-        ("POST", message_batches.PATH, of_messages.create),
-        ("GET", message_batches.PATH, of_messages.list),
-        ("GET", one, of_messages.show),
-        ("DELETE", one, of_messages.delete),
-        ("POST", f"{one}/cancel", of_messages.cancel),
-        ("GET", f"{one}/results", of_messages.results),
+        *MessageBatches(of_batches, resources.batches.drafts).routes(),
         ("POST", files.PATH, of_files.upload),
         ("GET", files.PATH, of_files.list),
         ("GET", f"{files.PATH}/{{file}}", of_files.show),

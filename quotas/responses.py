@@ -1,10 +1,12 @@
-"""Stored responses, which their tenant can read again or continue from, and sealed state that clients hold instead.
+"""Stored responses and conversations, which their tenant can read and continue, and sealed state that clients hold.
 
 A response is sealed with its own id, of which the store has only a digest. State that clients hold is sealed with a key
 in the store, which is deleted with the tenant; a client can neither read, change nor forge it."""
 
 import asyncio
 import hashlib
+from collections.abc import Callable
+from typing import Literal
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import Seal, close_compressed, open_compressed
@@ -12,6 +14,8 @@ from fairlane.quotas.scripts import Database, Redis
 
 # Per tenant.
 MOST_RESPONSES = 10_000
+# Concurrent changes of one content that a change may lose to.
+_MOST_TRIES = 32
 
 
 class KeptResponses:
@@ -42,6 +46,33 @@ class KeptResponses:
         closed = await asyncio.to_thread(close_compressed, content, Seal(response_id), place)
         bounds = (self._ttl_ms, self._most_bytes, self._most_responses)
         return bool(await self._database.run("response_keep", keyspace.of_root(root), tenant, name, closed, *bounds))
+
+    async def change(
+        self, root: str, tenant: str, response_id: str, change: Callable[[bytes], bytes]
+    ) -> Literal["kept", "gone", "full", "contended"]:
+        """Replace stored content by what `change` makes of it. `change` may be called again on its own result."""
+        name, place, seal = _name(response_id), _place(root, tenant, response_id), Seal(response_id)
+        bounds = (self._ttl_ms, self._most_bytes, self._most_responses)
+
+        def changed(kept: bytes) -> bytes | None:
+            known = open_compressed(kept, seal, place)
+            content = b"" if known is None else change(known)
+            return None if len(content) > self._most_response_bytes else close_compressed(content, seal, place)
+
+        for _ in range(_MOST_TRIES):
+            kept = await self._database.read_bytes(place, "body")
+            if kept is None:
+                return "gone"
+            closed = await asyncio.to_thread(changed, kept)
+            if closed is None:
+                return "full"
+            sha1 = hashlib.sha1(kept, usedforsecurity=False).hexdigest()
+            done = await self._database.run(
+                "response_keep", keyspace.of_root(root), tenant, name, closed, *bounds, sha1
+            )
+            if done >= 0:
+                return "kept" if done else "full"
+        return "contended"
 
     async def read(self, root: str, tenant: str, response_id: str) -> bytes | None:
         place = _place(root, tenant, response_id)

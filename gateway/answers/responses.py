@@ -47,6 +47,9 @@ class ResponseAnswer(AnswerBuilder):
         self._stored = False
         self.ended()["store"] = False
 
+    def mark_without_conversation(self) -> None:
+        self.ended()["conversation"] = None
+
     def whole(self) -> Json:
         return self.ended()
 

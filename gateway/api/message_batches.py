@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from fairlane.gateway.errors import ANTHROPIC_PATH, ApiError, invalid, not_found
 from fairlane.gateway.http.sse import ClientConnection, send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
-from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = f"{ANTHROPIC_PATH}/batches"
@@ -47,6 +48,17 @@ class MessageBatches:
 
     batches: BatchEndpoints
     drafts: Drafts
+
+    def routes(self) -> Sequence[tuple[str, str, Endpoint]]:
+        one = f"{PATH}/{{message_batch}}"
+        return [
+            ("POST", PATH, self.create),
+            ("GET", PATH, self.list),
+            ("GET", one, self.show),
+            ("DELETE", one, self.delete),
+            ("POST", f"{one}/cancel", self.cancel),
+            ("GET", f"{one}/results", self.results),
+        ]
 
     async def create(self, context: RequestContext) -> None:
         content = await self._content(context)

@@ -14,13 +14,14 @@ from fairlane.gateway.answers.builder import AnswerBuilder
 from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.files import page
 from fairlane.gateway.api.generate import Generate, Parts
-from fairlane.gateway.api.stored_input import StoredInput
+from fairlane.gateway.api.stored_input import StoredInput, decoded
 from fairlane.gateway.dialects.openai.compaction import parse_compaction
+from fairlane.gateway.dialects.openai.item_ids import is_response
 from fairlane.gateway.dialects.openai.reading import checked_fields
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, parse_input_tokens, parse_response
-from fairlane.gateway.dialects.openai.response_conversation import KeptResponse, read_kept
+from fairlane.gateway.dialects.openai.response_conversation import KeptResponse, read_conversation, read_kept
+from fairlane.gateway.dialects.openai.response_items import Json
 from fairlane.gateway.errors import ApiError, invalid, not_found
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import TextModel
@@ -89,14 +90,34 @@ class Respond(Generate[ResponseRequest]):
 
     async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
-        if answer.request.store and not await self._keep(answer, caller):
+        request, items = answer.request, list[Json]()
+        if request.store or request.conversation is not None:
+            is_large = len(request.items) > _MANY_ITEMS
+            items = await asyncio.to_thread(input_items, answer) if is_large else input_items(answer)
+        if request.conversation is not None and not await self._add(answer, request.conversation, items, caller):
+            answer.mark_without_conversation()
+        if request.store and not await self._keep(answer, items, caller):
             answer.mark_unstored()
 
-    async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
+    async def _keep(self, answer: ResponseAnswer, items: list[Json], caller: Caller) -> bool:
+        kept, whole = self._response_kind.stored.kept, KeptResponse(answer.ended(), items)
         try:
-            is_large = len(answer.request.items) > _MANY_ITEMS
-            content = await asyncio.to_thread(kept_content, answer) if is_large else kept_content(answer)
-            return await self._response_kind.stored.kept.keep(caller.root, caller.account, answer.id, content)
+            is_large = len(items) > _MANY_ITEMS
+            content = await asyncio.to_thread(msgspec.json.encode, whole) if is_large else msgspec.json.encode(whole)
+            return await kept.keep(caller.root, caller.account, answer.id, content)
+        except STORE_ERRORS:
+            return False
+
+    async def _add(self, answer: ResponseAnswer, conversation_id: str, items: list[Json], caller: Caller) -> bool:
+        """Add the new items and the output to the conversation. Return False if that was not possible."""
+        more = [*items[answer.request.earlier_items :], *answer.ended()["output"]]
+
+        def extended(content: bytes) -> bytes:
+            return msgspec.json.encode(read_conversation(content).extended(more))
+
+        try:
+            kept = self._response_kind.stored.kept
+            return await kept.change(caller.root, caller.account, conversation_id, extended) == "kept"
         except STORE_ERRORS:
             return False
 
@@ -111,10 +132,9 @@ def kinds(stored: StoredInput) -> tuple[ResponseKind, ResponseKind, ResponseKind
     )
 
 
-def kept_content(answer: ResponseAnswer) -> bytes:
-    """Encode a finished response with its input, as it is stored."""
-    items = [item.as_json(answer.item_ids.new) for item in answer.request.items]
-    return msgspec.json.encode(KeptResponse(answer.ended(), items))
+def input_items(answer: ResponseAnswer) -> list[Json]:
+    """Return the items of a finished response's input, as they are stored."""
+    return [item.as_json(answer.item_ids.new) for item in answer.request.items]
 
 
 class _Query(BaseModel):
@@ -146,36 +166,45 @@ class StoredResponses:
     kept: KeptResponses
 
     async def show(self, context: RequestContext) -> None:
-        _asked(ResponseQuery, context)
+        read_items_query(ResponseQuery, context)
         found = await self._found(context)
         await send_json(context.send, found.response, [])
 
     async def list_items(self, context: RequestContext) -> None:
-        query = _asked(ItemsQuery, context)
-        items = (await self._found(context)).items
-        if query.order == "desc":
-            items = items[::-1]
-        if query.after is not None:
-            ids = [item["id"] for item in items]
-            if query.after not in ids:
-                raise invalid("after", "`after` is not an item of the response.")
-            items = items[ids.index(query.after) + 1 :]
-        await send_json(context.send, page(items, query.limit), [])
+        query = read_items_query(ItemsQuery, context)
+        await send_json(context.send, items_page((await self._found(context)).items, query), [])
 
     async def forget(self, context: RequestContext) -> None:
         caller = context.caller
         response_id = context.path_params["response_id"]
-        if not await self.kept.forget(caller.root, caller.account, response_id):
+        is_one = is_response(response_id)
+        if not (is_one and await self.kept.forget(caller.root, caller.account, response_id)):
             raise not_found("response")
         await send_json(context.send, {"id": response_id, "object": "response", "deleted": True}, [])
 
     async def _found(self, context: RequestContext) -> KeptResponse:
         caller = context.caller
-        content = await self.kept.read(caller.root, caller.account, context.path_params["response_id"])
+        response_id = context.path_params["response_id"]
+        is_one = is_response(response_id)
+        content = await self.kept.read(caller.root, caller.account, response_id) if is_one else None
         if content is None:
             raise not_found("response")
-        return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)
+        return await decoded(read_kept, content)
 
 
-def _asked(kind: type[Query], context: RequestContext) -> Query:
-    return checked_fields(kind, {}, dict(QueryParams(context.scope["query_string"])))
+def items_page(items: list[Json], query: ItemsQuery) -> dict[str, object]:
+    """Return a page of items. Raises ApiError."""
+    if query.order == "desc":
+        items = items[::-1]
+    if query.after is not None:
+        ids = [item["id"] for item in items]
+        if query.after not in ids:
+            raise invalid("after", "`after` is not one of the items.")
+        items = items[ids.index(query.after) + 1 :]
+    return page(items, query.limit)
+
+
+def read_items_query(kind: type[Query], context: RequestContext) -> Query:
+    """Parse a query. What would be included in addition is a hint: items are always whole. Raises ApiError."""
+    given = dict(QueryParams(context.scope["query_string"]))
+    return checked_fields(kind, {}, {name: given[name] for name in given if name not in ("include", "include[]")})

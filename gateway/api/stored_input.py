@@ -2,16 +2,17 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
-from fairlane.gateway.dialects.openai.item_ids import response_of
-from fairlane.gateway.dialects.openai.response_conversation import Stored, read_kept
+from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, is_response, response_of
+from fairlane.gateway.dialects.openai.response_conversation import Stored, read_conversation, read_kept
 from fairlane.gateway.dialects.openai.response_items import Json, is_reference
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object, scalars
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, raw_fields, read_object, scalar, scalars
 from fairlane.gateway.identity.auth import Caller
 from fairlane.quotas.responses import KeptResponses, TenantSeals
 
@@ -23,6 +24,7 @@ _NULL_TYPE = rb'"type"\s*:\s*null'
 _REFERENCE = re.compile(
     rb'"item_reference"|\{\s*(?:%b\s*,\s*)?"id"\s*:\s*"[^"\\]*"\s*(?:,\s*%b\s*)?\}' % (_NULL_TYPE, _NULL_TYPE)
 )
+T = TypeVar("T")
 # Stored responses that the references of one body may be read from.
 MOST_READ = 32
 
@@ -37,26 +39,41 @@ class StoredInput:
 
     async def of(self, body: bytes, caller: Caller, *, seals: bool = False) -> tuple[Stored, int]:
         """Return the stored data of a body, and its size. `seals`: the seal is needed in any case."""
-        previous, items, size = None, dict[str, Json](), 0
+        previous, known, items, size = None, None, dict[str, Json](), 0
         if _PREVIOUS.encode() in body:
             previous_id = await self.room.run(caller.tenant_id, len(body), partial(_previous_id, body))
             if previous_id is not None:
                 previous = await self._previous(caller, previous_id)
                 size += len(previous)
+        if b'"conversation"' in body:
+            conversation_id = await self.room.run(caller.tenant_id, len(body), partial(_conversation_id, body))
+            if conversation_id is not None:
+                content = await self.conversation(caller, conversation_id)
+                known = await decoded(read_conversation, content)
+                size += len(content)
+                seals = seals or any(mark in content for mark in _SEALED)
         if _REFERENCE.search(body):
             ids = partial(_referenced, body, self.room.most_token_ids(1))
             items, read_bytes = await self._items(caller, await self.room.run(caller.tenant_id, len(body), ids))
             size += read_bytes
         if not (seals or items or any(mark in text for mark in _SEALED for text in (body, previous or b""))):
-            return Stored(previous, items), size
+            return Stored(previous, known, items), size
         seal = await self.seals.of(caller.root, caller.account)
-        return Stored(previous, items, seal.open, seal.close), size
+        return Stored(previous, known, items, seal.open, seal.close), size
 
     async def _previous(self, caller: Caller, response_id: str) -> bytes:
-        previous = await self.kept.read(caller.root, caller.account, response_id)
+        previous = await self.kept.read(caller.root, caller.account, response_id) if is_response(response_id) else None
         if previous is None:
             raise ApiError("There is no stored response with this id.", "not_found", _PREVIOUS)
         return previous
+
+    async def conversation(self, caller: Caller, conversation_id: str) -> bytes:
+        """Return a stored conversation. Raises ApiError `not_found`."""
+        is_one = conversation_id.startswith(CONVERSATION)
+        found = await self.kept.read(caller.root, caller.account, conversation_id) if is_one else None
+        if found is None:
+            raise ApiError("There is no stored conversation with this id.", "not_found", "conversation")
+        return found
 
     async def _items(self, caller: Caller, ids: Sequence[str]) -> tuple[dict[str, Json], int]:
         """Return those items of stored responses that have one of the ids, and the bytes read.
@@ -77,10 +94,23 @@ class StoredInput:
             if content is None:
                 continue
             size += len(content)
-            large = len(content) > LARGE_BODY_BYTES
-            kept = await asyncio.to_thread(read_kept, content) if large else read_kept(content)
+            kept = await decoded(read_kept, content)
             found |= {item["id"]: item for item in kept.whole() if item["id"] in wanted}
         return found, size
+
+
+async def decoded(read: Callable[[bytes], T], content: bytes) -> T:
+    """Decode stored content, in a thread if it is large."""
+    return await asyncio.to_thread(read, content) if len(content) > LARGE_BODY_BYTES else read(content)
+
+
+def _conversation_id(body: bytes) -> str | None:
+    try:
+        raw = raw_fields(body).get("conversation", b"")
+        found = scalar(raw_fields(raw).get("id", b"") if raw.startswith(b"{") else raw)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) and found else None
 
 
 def _previous_id(body: bytes) -> str | None:

@@ -19,9 +19,14 @@ local function drop(name)
 end
 
 -- name: response_keep
--- Stores a response, and evicts the tenant's oldest ones over its bounds. Returns 1, or 0 if it alone exceeds the bytes.
+-- Stores a response, and evicts the tenant's oldest ones over its bounds. With ARGV[7] it replaces only the content that
+-- has this SHA-1. Returns 1, or 0 if it alone exceeds the bytes, or -1 if there is none to replace or another one.
 local name, content, ttl_ms, most_bytes, most_responses = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 if #content > most_bytes then return 0 end
+if ARGV[7] then
+  local old = redis.call('HGET', response_of(name), 'body')
+  if not old or redis.sha1hex(old) ~= ARGV[7] then return -1 end
+end
 local now = now_ms()
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', now, 'LIMIT', 0, 100)) do drop(old) end
 if redis.call('EXISTS', INDEX) == 0 then redis.call('DEL', BYTES) end -- the store evicted the index alone: its responses expire

@@ -237,6 +237,7 @@ class ResponseObject(TypedDict):
     service_tier: Annotated[Tier, about("The granted tier: `priority`, `flex` or `default`")]
     usage: Annotated[BatchUsage | None, about("Charged tokens")]
     previous_response_id: Annotated[str | None, about("A stored response whose conversation this one continues")]
+    conversation: Annotated[dict[str, str] | None, about("`id` of the conversation that it was added to; null: none")]
     store: Annotated[bool, about("Whether the response is stored")]
     temperature: Annotated[float, about("Temperature used for sampling")]
     top_p: Annotated[float, about("Nucleus probability used for sampling")]

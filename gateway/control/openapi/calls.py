@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fairlane.gateway.api import conversations as api
 from fairlane.gateway.api import embeddings, tokenize
 from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
 from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, TokenizeTextBody
@@ -19,13 +20,14 @@ from fairlane.gateway.dialects.anthropic.request_bodies import (
     MessagesBody,
     PromptBody,
 )
-from fairlane.gateway.dialects.openai import batches
+from fairlane.gateway.dialects.openai import batches, conversations
 from fairlane.gateway.dialects.openai.batches import UploadForm
 from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION, CompactBody
 from fairlane.gateway.dialects.openai.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, CompletionBody
 from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE, InputTokensBody, ResponseBody
+from fairlane.gateway.dialects.openai.response_items import GivenItem
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 
@@ -49,6 +51,7 @@ _GENERATION: tuple[Code, ...] = (
     "deadline_unattainable", "no_worker", "unavailable", "deadline_exceeded", "idempotency_conflict",
 )  # fmt: skip
 _UPLOAD: tuple[Code, ...] = ("request_exceeds_limit", "concurrency_limit_exceeded", "unavailable")
+_CHANGES: tuple[Code, ...] = ("request_exceeds_limit", "concurrency_limit_exceeded")
 _BATCH: tuple[Code, ...] = (*_UPLOAD, "lane_not_allowed", "rate_limit_exceeded", "idempotency_conflict")
 
 # Fields that a body may contain at their neutral values only.
@@ -120,6 +123,43 @@ def _message_batches() -> Iterator[Documented]:
     yield _call(f"GET {one}/results", "get_message_batch_results", summary, {BYTES: str}, "unavailable")
 
 
+def _conversations() -> Iterator[Documented]:
+    one, item_list = conversations.ConversationObject, conversations.ConversationItemList
+    items, item = api.ITEMS_PATH, api.ITEM_PATH
+    yield _call(
+        f"POST {api.PATH}",
+        "create_conversation",
+        "Store a conversation, to which responses can be added",
+        one,
+        "request_exceeds_limit",
+        body=conversations.ConversationBody,
+    )
+    yield _call(f"GET {api.ONE_PATH}", "get_conversation", "Return a stored conversation", one)
+    yield _call(
+        f"POST {api.ONE_PATH}",
+        "change_conversation",
+        "Replace a conversation's metadata",
+        one,
+        *_CHANGES,
+        body=conversations.ConversationChange,
+    )
+    deleted = conversations.DeletedConversation
+    yield _call(f"DELETE {api.ONE_PATH}", "delete_conversation", "Delete a conversation with its items", deleted)
+    yield _call(
+        f"POST {items}",
+        "create_conversation_items",
+        "Add items to a conversation",
+        item_list,
+        *_CHANGES,
+        body=conversations.ConversationItems,
+    )
+    summary = "List the items of a conversation"
+    yield _call(f"GET {items}", "list_conversation_items", summary, item_list, query=ItemsQuery)
+    yield _call(f"GET {item}", "get_conversation_item", "Return an item of a conversation", GivenItem)
+    summary = "Delete an item of a conversation, and return the conversation"
+    yield _call(f"DELETE {item}", "delete_conversation_item", summary, one, *_CHANGES)
+
+
 TENANT_API: tuple[Documented, ...] = (
     _call(
         "POST /v1/chat/completions",
@@ -154,6 +194,7 @@ TENANT_API: tuple[Documented, ...] = (
         body=PromptBody,
     ),
     *_message_batches(),
+    *_conversations(),
     _call(
         "POST /v1/responses",
         "create_response",

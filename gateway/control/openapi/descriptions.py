@@ -10,6 +10,7 @@ _RESPONSE = {
     "input": _INPUT,
     "text": "Options of the answer's text",
     "reasoning": "Options of the model's reasoning",
+    "conversation": "Id of a stored conversation, to which the input and the answer are added",
     "truncation": "`auto`: drop the oldest turns of a conversation that is too long; `disabled`: refuse it",
     "max_output_tokens": "Maximum output tokens; absent: as many as context and limits allow",
     "top_logprobs": "Number of most likely tokens to return at each position",
@@ -26,6 +27,7 @@ PROPERTIES: Mapping[str, str] = {
     **dict.fromkeys(("NamedTool.type", "ToolBody.type"), "Always `function`"),
     "CallBody.type": "`function` or `custom`",
     "CompactBody.input": _INPUT,
+    **dict.fromkeys(("ConversationBody.items", "ConversationItems.items"), "Items, as in the input of a response"),
     **{f"{body}.{field}": text for body in ("InputTokensBody", "ResponseBody") for field, text in _RESPONSE.items()},
     **dict.fromkeys(
         ("annotations", "citations", "data", "detail", "filename", "Part.logprobs", "signature"), "Accepted and ignored"

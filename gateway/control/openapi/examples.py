@@ -23,6 +23,9 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "create_message_batch": {
         "requests": [{"custom_id": "a", "params": {"model": _MODEL, "max_tokens": 32, "messages": _CONVERSATION}}]
     },
+    "create_conversation": {"items": _CONVERSATION, "metadata": {"topic": "geography"}},
+    "change_conversation": {"metadata": {"topic": "capitals"}},
+    "create_conversation_items": {"items": _CONVERSATION},
     "count_message_tokens": {"model": _MODEL, "messages": _CONVERSATION},
     "create_response": {"model": _MODEL, "input": "What is the capital of France?", "max_output_tokens": 32},
     "count_response_input_tokens": {"model": _MODEL, "input": "What is the capital of France?"},

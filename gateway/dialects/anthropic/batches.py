@@ -31,7 +31,8 @@ class MessageBatchBody(Fields):
     """The body of `POST /v1/messages/batches`, bounded like any request's."""
 
     requests: Annotated[
-        list[MessageBatchRequest], Field(min_length=1, max_length=MAX_REQUESTS, description="The requests")
+        list[MessageBatchRequest],
+        Field(min_length=1, max_length=MAX_REQUESTS, fail_fast=True, description="The requests"),
     ]
 
 

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Callable
 
 _ID_BYTES = 24
+# Prefixes of the ids of responses and conversations.
+RESPONSE, CONVERSATION = "resp_", "conv_"
 _OF_ITEM = re.compile(rf"[a-z]{{1,8}}_([0-9a-f]{{{2 * _ID_BYTES}}})[0-9a-f]{{4,6}}")
 # Makes an id from a prefix.
 NewId = Callable[[str], str]
@@ -29,7 +31,12 @@ class ItemIds:
         return f"{prefix}_{self._secret}{self._count:04x}"
 
 
+def is_response(stored_id: str) -> bool:
+    """Return whether an id can be that of a response; those of conversations are stored alongside."""
+    return stored_id.startswith(RESPONSE)
+
+
 def response_of(item_id: str) -> str | None:
     """Return the id of the response in which an item got its id; None for an id that was made elsewhere."""
     found = _OF_ITEM.fullmatch(item_id)
-    return None if found is None else f"resp_{found[1]}"
+    return None if found is None else RESPONSE + found[1]

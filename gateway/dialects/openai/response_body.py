@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Lenient, Off, Text, lenient_in
@@ -43,7 +43,6 @@ NEUTRAL_RESPONSE: Neutral = {
     "access_programs": (),
     "background": (False,),
     "context_management": ([],),
-    "conversation": (),
     "image": (),
     "moderation": (),
     "prompt": (),
@@ -87,12 +86,22 @@ class ResponseStreamOptions(Fields):
     include_obfuscation: Annotated[Off | None, lenient_in("stream_options")] = None
 
 
+def _id_of(conversation: object) -> object:
+    return conversation["id"] if isinstance(conversation, dict) and conversation.keys() == {"id"} else conversation
+
+
+ConversationId = Annotated[
+    Hint, Field(min_length=1), BeforeValidator(_id_of, json_schema_input_type=str | dict[Literal["id"], str])
+]
+
+
 class InputTokensBody(SampledBody):
     """The body of `POST /v1/responses/input_tokens`: a response's, of which only the prompt counts."""
 
     input: Items | None = None
     instructions: Text | None = None
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
+    conversation: ConversationId | None = None
     store: bool | None = None
     max_output_tokens: Count | None = None
     max_tool_calls: int | None = None
@@ -128,6 +137,9 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     called_as: Mapping[str, CalledAs] = {}
     echo: Mapping[str, Any]
     store: bool = True
+    # The stored conversation to which the response is added, and the number of its items.
+    conversation: str | None = None
+    earlier_items: int = 0
     # Encrypts the reasoning for the tenant's clients, if it is to be included.
     closes: Close | None = None
     # Drop the oldest turns of a conversation that does not fit the context.
@@ -145,6 +157,8 @@ def parse_response(
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, reading)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
+    if asked.conversation is not None and not may_store:
+        raise invalid("conversation", "A batch's responses are only written to its output file.")
     if asked.stream_options is not None and not asked.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     return _request(asked, stored, reading, store=may_store and asked.store is not False)
@@ -159,7 +173,7 @@ def parse_input_tokens(
 
 
 def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *, store: bool) -> ResponseRequest:
-    items = conversation(asked.input or [], asked.previous_response_id, stored)
+    items = conversation(asked.input or [], asked.previous_response_id, stored, asked.conversation)
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` contains nothing to respond to.")
@@ -186,6 +200,8 @@ def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *,
         logprobs=(asked.top_logprobs or 0) if has_logprobs else None,
         structure=_structure(asked.text),
         store=store,
+        conversation=asked.conversation,
+        earlier_items=0 if stored.conversation is None else len(stored.conversation.items),
         closes=stored.closes if REASONING in included else None,
         truncates=asked.truncation == "auto",
         echo=_echo(asked, store=store),
@@ -251,6 +267,7 @@ def _echo(asked: InputTokensBody, *, store: bool) -> Json:
     choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
     return {
         "background": False,
+        "conversation": None if asked.conversation is None else {"id": asked.conversation},
         "frequency_penalty": asked.frequency_penalty or 0.0,
         "instructions": asked.instructions,
         "max_output_tokens": asked.max_output_tokens,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from fairlane.common.redacted import Redacted
@@ -36,11 +37,35 @@ class KeptResponse(Redacted, frozen=True):
 read_kept = msgspec.json.Decoder(KeptResponse).decode
 
 
+class KeptConversation(Redacted, frozen=True):
+    """A stored conversation."""
+
+    id: str
+    created_at: int
+    items: list[Json]
+    metadata: dict[str, str]
+
+    def shown(self) -> Json:
+        return {**self.reference(), "object": "conversation", "created_at": self.created_at, "metadata": self.metadata}
+
+    def reference(self) -> Json:
+        return {"id": self.id}
+
+    def extended(self, items: Sequence[Json]) -> "KeptConversation":
+        """Return the conversation with more items, without those that it already has."""
+        known = {item["id"] for item in self.items}
+        return replace(self, items=[*self.items, *[item for item in items if item["id"] not in known]])
+
+
+read_conversation = msgspec.json.Decoder(KeptConversation).decode
+
+
 class Stored(Redacted, frozen=True):
     """The stored data that a body refers to."""
 
     # The response of `previous_response_id`.
     previous: bytes | None = None
+    conversation: KeptConversation | None = None
     # Items by id, for references to them.
     items: Mapping[str, Json] = {}
     # The tenant's seal, if there is something to open.
@@ -51,11 +76,19 @@ class Stored(Redacted, frozen=True):
 NOTHING_STORED = Stored()
 
 
-def conversation(given: Sequence[ListedItem], previous_id: str | None, stored: Stored) -> list[Item]:
-    """Return all items of a conversation. `previous_id`: the response that it continues. Raises ApiError."""
-    if (previous_id is None) != (stored.previous is None):
-        raise invalid("previous_response_id", "`previous_response_id` must be written without escapes.")
-    return [_opened(item, stored.opens) for item in (*_earlier(stored.previous), *_resolved(given, stored.items))]
+def conversation(
+    given: Sequence[ListedItem], previous_id: str | None, stored: Stored, conversation_id: str | None = None
+) -> list[Item]:
+    """Return all items of a conversation. `previous_id`, `conversation_id`: what it continues. Raises ApiError."""
+    if previous_id is not None and conversation_id is not None:
+        raise invalid("conversation", "`conversation` and `previous_response_id` are both given.")
+    for name, is_named, found in (
+        ("previous_response_id", previous_id is not None, stored.previous),
+        ("conversation", conversation_id is not None, stored.conversation),
+    ):
+        if is_named != (found is not None):
+            raise invalid(name, f"`{name}` must be written without escapes.")
+    return [_opened(item, stored.opens) for item in (*_earlier(stored), *_resolved(given, stored.items))]
 
 
 def _resolved(given: Sequence[ListedItem], known: Mapping[str, Json]) -> Iterator[GivenItem]:
@@ -80,13 +113,15 @@ def _opened(item: GivenItem, opens: Open | None) -> Item:
     return Summary(item, text)
 
 
-def _earlier(previous: bytes | None) -> list[GivenItem]:
-    return [] if previous is None else _readable(read_kept(previous).whole(), "previous_response_id")
+def _earlier(stored: Stored) -> list[GivenItem]:
+    if stored.conversation is not None:
+        return _readable(stored.conversation.items, "conversation")
+    return [] if stored.previous is None else _readable(read_kept(stored.previous).whole(), "previous_response_id")
 
 
 def _readable(kept: list[Json], param: str) -> list[GivenItem]:
     try:
         return read_items(kept)
     except ValidationError:  # such as a call of an earlier version
-        refused = invalid(param, "The stored response contains items that cannot be sent to a model again.")
+        refused = invalid(param, "What is stored contains items that cannot be sent to a model again.")
     raise refused

@@ -109,6 +109,8 @@ class ReasoningItem(Fields):
         for field, kind in (("summary", "summary_text"), ("content", "reasoning_text")):
             text = text_of(getattr(self, field))
             item[field] = [{"type": kind, "text": text}] if text else []
+        if self.encrypted_content and not item["content"]:
+            item["encrypted_content"] = self.encrypted_content
         return item
 
 

@@ -39,7 +39,7 @@ ELSEWHERE = {
     "identity/signing_keys.py": "the identity provider's, which the settings name",
     "control/ledger/exporter.py": "the gateway's own records in the ledger's storage",
     "dialects/openai/response_body.py": "a schema that was read",
-    "dialects/openai/response_conversation.py": "a response that this gateway kept",
+    "dialects/openai/response_conversation.py": "responses and conversations that this gateway kept",
     "control/operators/single_sign_on.py": "the identity provider's, which the settings name",
     "pipeline/constraints.py": "a grammar that was compiled",
     "model_text/vocabulary.py": "the model's own card",

@@ -219,7 +219,7 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"input": [{**CALL, "call_id": ""}]}, "input.[0].call_id"),
         ({"input": [{**RESULT, "output": 5}]}, "input.[0].output"),
         ({"background": True}, "background"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": "conv_1"}, "conversation"),  # without what is stored
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"truncation": "other"}, "truncation"),
         ({"context_management": [{"type": "compaction"}]}, "context_management"),

@@ -115,7 +115,6 @@ REFUSED: list[tuple[str, OfField]] = [
     ("access_programs", {"access_programs": ["research"]}),
     ("background", {"background": True}),
     ("context_management", {"context_management": [{"type": "compaction"}]}),
-    ("conversation", {"conversation": "conv_1"}),
     ("image", {"image": {"size": "large"}}),
     ("input.[0].content", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}),
     ("moderation", {"moderation": {"model": "m"}}),

@@ -1,0 +1,142 @@
+"""`/v1/conversations`: stored conversations, to which responses are added. They are kept as long as responses are."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from fairlane.gateway.api.files import page
+from fairlane.gateway.api.responses import ItemsQuery, items_page, read_items_query
+from fairlane.gateway.api.stored_input import StoredInput, decoded
+from fairlane.gateway.dialects.openai.conversations import (
+    ConversationBody,
+    ConversationChange,
+    ConversationItems,
+    documents,
+)
+from fairlane.gateway.dialects.openai.field_types import Fields
+from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, new_id
+from fairlane.gateway.dialects.openai.reading import Reading, checked
+from fairlane.gateway.dialects.openai.response_conversation import KeptConversation, read_conversation
+from fairlane.gateway.errors import ApiError, not_found
+from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
+
+PATH = "/v1/conversations"
+ONE_PATH = PATH + "/{conversation}"
+ITEMS_PATH = ONE_PATH + "/items"
+ITEM_PATH = ITEMS_PATH + "/{item}"
+Body = TypeVar("Body", bound=Fields)
+
+
+@dataclass(eq=False)
+class Conversations:
+    """The endpoints for conversations."""
+
+    stored: StoredInput
+    bounds: Bounds
+
+    def routes(self) -> list[tuple[str, str, Endpoint]]:
+        return [
+            ("POST", PATH, self.create),
+            ("GET", ONE_PATH, self.show),
+            ("POST", ONE_PATH, self.update),
+            ("DELETE", ONE_PATH, self.delete),
+            ("POST", ITEMS_PATH, self.add_items),
+            ("GET", ITEMS_PATH, self.list_items),
+            ("GET", ITEM_PATH, self.show_item),
+            ("DELETE", ITEM_PATH, self.delete_item),
+        ]
+
+    async def create(self, context: RequestContext) -> None:
+        asked = await self._read(context, ConversationBody)
+        caller, conversation_id = context.caller, new_id(CONVERSATION.removesuffix("_"))
+        made = KeptConversation(conversation_id, int(time.time()), documents(asked.items), asked.metadata or {})
+        content = msgspec.json.encode(made)
+        if not await self.stored.kept.keep(caller.root, caller.account, conversation_id, content):
+            raise _too_large()
+        await send_json(context.send, made.shown(), [])
+
+    async def show(self, context: RequestContext) -> None:
+        await send_json(context.send, (await self._found(context)).shown(), [])
+
+    async def update(self, context: RequestContext) -> None:
+        asked = await self._read(context, ConversationChange)
+        changed = await self._change(context, lambda known: replace(known, metadata=asked.metadata or {}))
+        await send_json(context.send, changed.shown(), [])
+
+    async def delete(self, context: RequestContext) -> None:
+        caller, conversation_id = context.caller, context.path_params["conversation"]
+        is_one = conversation_id.startswith(CONVERSATION)
+        if not (is_one and await self.stored.kept.forget(caller.root, caller.account, conversation_id)):
+            raise not_found("conversation")
+        document = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        await send_json(context.send, document, [])
+
+    async def add_items(self, context: RequestContext) -> None:
+        items = documents((await self._read(context, ConversationItems)).items)
+        await self._change(context, lambda known: known.extended(items))
+        await send_json(context.send, page(items, len(items)), [])
+
+    async def list_items(self, context: RequestContext) -> None:
+        query = read_items_query(ItemsQuery, context)
+        await send_json(context.send, items_page((await self._found(context)).items, query), [])
+
+    async def show_item(self, context: RequestContext) -> None:
+        for item in (await self._found(context)).items:
+            if item["id"] == context.path_params["item"]:
+                await send_json(context.send, item, [])
+                return
+        raise not_found("item")
+
+    async def delete_item(self, context: RequestContext) -> None:
+        def without(known: KeptConversation) -> KeptConversation:
+            return replace(known, items=[item for item in known.items if item["id"] != context.path_params["item"]])
+
+        if all(item["id"] != context.path_params["item"] for item in (await self._found(context)).items):
+            raise not_found("item")
+        await send_json(context.send, (await self._change(context, without)).shown(), [])
+
+    async def _read(self, context: RequestContext, kind: type[Body]) -> Body:
+        room = self.bounds.room
+        try:
+            body = await context.read_body(max_bytes=room.most_bytes(1), timeout_s=self.bounds.body_timeout_s)
+            parse = partial(checked, kind, {}, body or b"{}", Reading(room.most_token_ids(1)))
+            return await room.run(context.tenant, len(body), parse)
+        finally:
+            context.exchange.release()
+
+    async def _found(self, context: RequestContext) -> KeptConversation:
+        content = await self.stored.conversation(context.caller, context.path_params["conversation"])
+        return await decoded(read_conversation, content)
+
+    async def _change(
+        self, context: RequestContext, change: Callable[[KeptConversation], KeptConversation]
+    ) -> KeptConversation:
+        """Change a conversation, also if others change it at the same time, and return it."""
+        caller, conversation_id = context.caller, context.path_params["conversation"]
+        changed = await self._found(context)
+
+        def encoded(content: bytes) -> bytes:
+            nonlocal changed
+            changed = change(read_conversation(content))
+            return msgspec.json.encode(changed)
+
+        outcome = await self.stored.kept.change(caller.root, caller.account, conversation_id, encoded)
+        if outcome == "gone":
+            raise not_found("conversation")
+        if outcome == "full":
+            raise _too_large()
+        if outcome == "contended":
+            message = "Too many calls change this conversation at the same time."
+            raise ApiError(message, "concurrency_limit_exceeded", retry_after_s=1.0)
+        return changed
+
+
+def _too_large() -> ApiError:
+    message = "The conversation is larger than what is kept, or this deployment keeps none."
+    return ApiError(message, "request_exceeds_limit", "items")
