@@ -4,25 +4,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
+from pydantic import Field
+from typing_extensions import TypedDict  # before Python 3.12, pydantic supports only this TypedDict
 
+from fairlane.common.views import about
 from fairlane.gateway.api.files import page
 from fairlane.gateway.api.responses import ItemsQuery, items_page, read_items_query
 from fairlane.gateway.api.stored_input import StoredInput, decoded
-from fairlane.gateway.dialects.openai.conversations import (
-    ConversationBody,
-    ConversationChange,
-    ConversationItems,
-    documents,
-)
-from fairlane.gateway.dialects.openai.field_types import Fields
+from fairlane.gateway.dialects.openai.batches import MAX_METADATA, MAX_METADATA_KEY, ListPage
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient
 from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, new_id
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.response_conversation import KeptConversation, read_conversation
-from fairlane.gateway.errors import ApiError, not_found
+from fairlane.gateway.dialects.openai.response_items import GivenItem, Items, Json, ReferenceItem
+from fairlane.gateway.errors import ApiError, invalid, not_found
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
 
@@ -31,6 +30,61 @@ ONE_PATH = PATH + "/{conversation}"
 ITEMS_PATH = ONE_PATH + "/items"
 ITEM_PATH = ITEMS_PATH + "/{item}"
 Body = TypeVar("Body", bound=Fields)
+
+
+Metadata = Lenient[
+    Annotated[dict[Annotated[Hint, Field(max_length=MAX_METADATA_KEY)], Hint], Field(max_length=MAX_METADATA)]
+]
+
+
+class ConversationBody(Fields):
+    """The body of `POST /v1/conversations`."""
+
+    items: Items | None = None
+    metadata: Metadata = None
+
+
+class ConversationChange(Fields):
+    """The body of `POST /v1/conversations/{id}`."""
+
+    metadata: Metadata = None
+
+
+class ConversationItems(Fields):
+    """The body of `POST /v1/conversations/{id}/items`."""
+
+    items: Items
+
+
+def documents(items: Items | None) -> list[Json]:
+    """Return items as they are stored. Raises ApiError for a reference."""
+    for index, item in enumerate(items or ()):
+        if isinstance(item, ReferenceItem):
+            raise invalid(f"items.[{index}]", "A conversation contains items, not references to them.")
+    return [item.as_json() for item in items or () if not isinstance(item, ReferenceItem)]
+
+
+class ConversationObject(TypedDict):
+    """A stored conversation."""
+
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["conversation"], about("Type of this object")]
+    created_at: Annotated[int, about("Unix seconds")]
+    metadata: Annotated[dict[str, str], about("For the caller's own use; it has no effect")]
+
+
+class DeletedConversation(TypedDict):
+    """A deleted conversation."""
+
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["conversation.deleted"], about("Type of this object")]
+    deleted: Annotated[bool, about("Always true")]
+
+
+class ConversationItemList(ListPage):
+    """Items of a conversation: messages, reasoning, calls and their results."""
+
+    data: Annotated[list[GivenItem], about("The items")]
 
 
 @dataclass(eq=False)

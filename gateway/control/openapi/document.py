@@ -19,7 +19,8 @@ from fairlane.gateway.control.admin.operation import JSON, Documented, Who
 from fairlane.gateway.control.admin.routes import OPERATIONS
 from fairlane.gateway.control.openapi import headers
 from fairlane.gateway.control.openapi.answers import AnthropicError, Error
-from fairlane.gateway.control.openapi.calls import ANY_REQUEST, FORM, NEUTRAL, OPEN_CALLS, STREAM, TENANT_API
+from fairlane.gateway.control.openapi.calls import NEUTRAL, OPEN_CALLS, TENANT_API
+from fairlane.gateway.control.openapi.documented import ANY_REQUEST, FORM, STREAM
 from fairlane.gateway.control.openapi.examples import BODIES
 from fairlane.gateway.control.openapi.refine import Untitled, query_schema, refined, with_neutral_fields
 from fairlane.gateway.errors import TABLE, Code, is_anthropic

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from fairlane.gateway.control.admin.call import IF_MATCH, LONGEST_TAGS, TAGS
 from fairlane.gateway.control.admin.operation import Documented
-from fairlane.gateway.control.openapi.calls import STREAM
+from fairlane.gateway.control.openapi.documented import STREAM
 from fairlane.gateway.dialects.openai.request_bodies import MAX_DEADLINE_MS
 from fairlane.gateway.errors import TABLE, Code, Retry, is_anthropic
 from fairlane.gateway.middleware.idempotency import REPLAYED_HEADER
