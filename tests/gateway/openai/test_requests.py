@@ -173,8 +173,6 @@ def test_an_unknown_name_is_told_only_in_part() -> None:
 OPENAIS = CompletionCreateParamsBase.__annotations__.keys()
 UNSUPPORTED: dict[str, list[Any]] = {
     "audio": [{"voice": "alloy", "format": "mp3"}],
-    "function_call": [{"name": "f"}],
-    "functions": [[{"name": "f"}]],
     "modalities": [["text", "audio"], ["audio"]],
     "moderation": [True],
     "web_search_options": [{"search_context_size": "low"}],

@@ -158,7 +158,6 @@ AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
         "tool_choice",
     ),
     "parallel that is none": ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
-    "the older form": ({"functions": [{"name": "f"}]}, "functions"),
     "the older choice": ({"function_call": {"name": "f"}}, "function_call"),
 }
 
