@@ -1,6 +1,7 @@
 """Text to tokens and back for one model, without knowledge of tenants.
 
-    tokenizer.py        prompts to ids, ids to text, stop strings: start here
+    tokenizer.py        prompts to ids, ids to text: start here
+    token_stream.py     the text of a choice as its tokens arrive, and stop strings
     vocabulary.py       the bytes that each token adds to a text
     chat_prompts.py     conversations to text, and the fields that a request sets of a chat template
     conversation.py     messages in the form that chat templates expect

@@ -24,7 +24,8 @@ from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_traces.recorder import Asked, TraceRecorder
 from fairlane.gateway.insight.telemetry.tracing import Value
-from fairlane.gateway.model_text.tokenizer import DiscardedTokens, PromptTooLong, TextModel, TokenStream
+from fairlane.gateway.model_text.token_stream import DiscardedTokens, TokenStream
+from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
 from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, measure, too_long
 from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext

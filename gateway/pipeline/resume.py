@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fairlane.gateway.identity.auth import Caller
-from fairlane.gateway.model_text.tokenizer import TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.settlement import recorded

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from fairlane.gateway.errors import ApiError, internal_error
-from fairlane.gateway.model_text.tokenizer import TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import LARGEST_MEASURE, Ask, Charge
 from fairlane.scheduler.protocol.messages import (

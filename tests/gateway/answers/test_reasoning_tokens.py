@@ -12,7 +12,8 @@ from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.dialects.openai.requests import ChatRequest
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.one_request import job
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 

@@ -11,7 +11,8 @@ import pytest
 from fairlane.gateway.answers.chunks import AnswerChunk, KeepAliveSchedule, Progress, TextChunk
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.insight.telemetry.tracing import Span
-from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.settlement import Settlements
 from fairlane.gateway.pipeline.stream import TokenEvents

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
+from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
 from fairlane.scheduler.protocol.messages import ModelCard
 from tests.support.counted import bytecodes
 from tests.support.gateway.cards import CHATML, SPECIAL, byte_level_card, metaspace_card

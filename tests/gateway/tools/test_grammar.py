@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 
 from fairlane.gateway.dialects.grammar.one_of import with_any_of
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, Tool
-from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.read_outputs import TIME, TOOLS, WEATHER, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 

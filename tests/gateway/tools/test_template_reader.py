@@ -16,7 +16,8 @@ from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from fairlane.gateway.dialects.tools.template_reader import MAX_REGION_CHARS, ResponseTemplate
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.model_text.token_stream import TokenStream
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.constraints import grammar_of
 from tests.support.gateway.read_outputs import TOOLS, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
