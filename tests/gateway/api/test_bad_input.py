@@ -69,7 +69,7 @@ async def test_a_deadline_that_is_no_time_is_refused(served: Served, value: str)
         ("POST", "/v1/nothing", 404, "not_found"),
         ("GET", "/nothing", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
-        ("POST", CHAT + "/", 404, "not_found"),
+        ("POST", CHAT + "/x", 404, "not_found"),
         ("GET", "/admin/v1/nothing", 404, "not_found"),
     ],
 )
