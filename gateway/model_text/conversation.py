@@ -20,6 +20,7 @@ from fairlane.gateway.model_text.chat_template import TemplateRefusal
 from fairlane.gateway.model_text.strict_turns import (
     RESULT_ROLES,
     alternating,
+    is_result,
     is_system,
     late_system_as_user,
     one_call_each,
@@ -130,6 +131,8 @@ class Conversation:
 
     def _messages(self, turns: Sequence[Turn], form: _Form) -> list[dict[str, Any]]:
         called = {call.id: call.name for turn in turns for call in turn.tool_calls if call.id}
+        if any(is_result(turn) and not turn.tool_call_id for turn in turns):
+            turns = list(_with_ids(turns))
         return [self._message(turn, called, form) for turn in self._as_text(turns)]
 
     def _as_text(self, turns: Sequence[Turn]) -> Sequence[Turn]:
@@ -156,7 +159,7 @@ class Conversation:
         if turn.tool_calls:
             message["tool_calls"] = [
                 {
-                    "id": self._id(call.id or f"call_{number}"),
+                    "id": self._id(_id_of(call, number)),
                     "type": "function",
                     "function": {
                         "name": call.name,
@@ -172,6 +175,23 @@ class Conversation:
             return given
         digest = hashlib.sha256(given.encode()).digest()
         return "".join([_ID_LETTERS[byte % len(_ID_LETTERS)] for byte in digest[:9]])
+
+
+def _with_ids(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yield the turns; a result without a call's id has that of the first call before it without a result."""
+    waiting: dict[str, str] = {}
+    for turn in turns:
+        if turn.tool_calls:
+            waiting = {_id_of(call, number): call.name for number, call in enumerate(turn.tool_calls)}
+        if is_result(turn):
+            known = turn.tool_call_id or next(iter(waiting), "call_0")
+            called = waiting.pop(known, None)
+            turn = replace(turn, tool_call_id=known, name=turn.name or called)
+        yield turn
+
+
+def _id_of(call: ToolCall, number: int) -> str:
+    return call.id or f"call_{number}"
 
 
 def _probe(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[str, Any]]) -> str:

@@ -146,6 +146,18 @@ def test_ids_become_as_short_as_a_template_wants_them_and_still_match() -> None:
     assert '"call_id": "abcdefghi"' in results
 
 
+def test_calls_and_results_without_ids_still_match() -> None:
+    calls = tuple([replace(call(name=name), id=None) for name in ("one", "two")])
+    results = [Turn(role="function", content="wind", name="one"), Turn(role="tool", content="rain", tool_call_id="")]
+
+    text = text_of("Mistral", [ASKED, Turn(role="assistant", content=None, tool_calls=calls), *results, *results[1:]])
+
+    told, _, found = text.partition("[TOOL_RESULTS]")
+    ids = [each["id"] for each in json.loads(told.partition("[TOOL_CALLS]")[2].partition("</s>")[0])]
+    assert len({*ids}) == 2
+    assert [found.index(each) for each in ids] == sorted(found.index(each) for each in ids)
+
+
 def test_a_result_has_the_name_of_what_was_called() -> None:
     card = replace(
         tool_card("Hermes"), chat_template="{% for m in messages %}{{ m.name }};{% endfor %}'tool' tool_calls"
