@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.request_bodies import MAX_SEQUENCES
-from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_completion
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 

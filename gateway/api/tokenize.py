@@ -9,11 +9,11 @@ from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.api.completions import CHAT
+from fairlane.gateway.dialects.openai.chat_requests import read_chat
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.dialects.openai.reading import Reading, checked_fields
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody
-from fairlane.gateway.dialects.openai.requests import read_chat
 from fairlane.gateway.errors import context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.json_reader import read_object

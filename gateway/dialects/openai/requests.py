@@ -10,34 +10,25 @@ from pydantic import BaseModel
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY, Display, read_display
-from fairlane.gateway.dialects.openai.functions import read_functions
-from fairlane.gateway.dialects.openai.message_parts import Part, read_parts, unread
-from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+from fairlane.gateway.dialects.openai.neutral import NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
-from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
+from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering
 from fairlane.gateway.dialects.openai.request_bodies import (
     MAX_SEQUENCES,
-    ChatBody,
     CompletionBody,
     GenerationBody,
-    Message,
 )
 from fairlane.gateway.dialects.openai.structures import read_structure
-from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, text_input
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice
 from fairlane.gateway.errors import invalid
 from fairlane.scheduler.protocol.messages import Sampling
 
-# Media in messages of these roles is an error; in others it is omitted.
-_ASKING_ROLES = frozenset({"system", "developer", "user"})
 _SEED_MASK = 2**63 - 1
 Prompt = str | tuple[int, ...]
 _AS_USUAL = Sampling()
 # Fields that bodies and requests share. A body's null is the request's default.
 _SAME_FIELDS = frozenset({"model", "n", "stream", "service_tier", "deadline_ms", "cache_salt", "parallel_tool_calls"})
 _SAME_FIELDS |= {"seed", "stop", "min_tokens", "ignore_eos", "truncate_prompt_tokens", "close_json"}
-# Fields that `Rendering` has, besides the effort.
-_RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"})
-_RENDERING_FIELDS |= {"add_special_tokens"}
 # Parameters that shape the distribution, from which a model may have its own defaults.
 _DRAW_FIELDS = frozenset(Sampling.__struct_fields__)
 _DRAW_FIELDS -= {"seed", "min_tokens", "stop_token_ids", "logprobs", "prompt_logprobs", "bad_words"}
@@ -233,99 +224,6 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         return super().asking(field)
 
 
-def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
-    """Parse a chat body. Raises ApiError naming the field."""
-    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, reading), reading or Reading())
-
-
-def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
-    """Convert a body whose fields are valid one by one. Raises ApiError naming the field."""
-    if chat.top_logprobs is not None and not chat.logprobs:
-        raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
-    tools, choice = read_functions(chat.functions, chat.function_call, chat.tools, chat.tool_choice)
-    more: dict[str, Any] = {}
-    if chat.functions:  # whose answers hold one call at most
-        more = {"tools_param": "functions", "choice_param": "function_call", "parallel_tool_calls": False}
-        more["parameters_param"] = "functions.[{index}].parameters"
-    return ChatRequest(
-        messages=tuple([_turn(message, index, reading) for index, message in enumerate(chat.messages)]),
-        tools=tools,
-        tool_choice=choice,
-        rendering=with_effort(_rendering(chat), chat.reasoning_effort, "reasoning_effort"),
-        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        includes_reasoning=chat.include_reasoning is not False,
-        **{**_common(chat), **more},
-    )
-
-
-def _rendering(chat: ChatBody) -> Rendering:
-    if _RENDERING_FIELDS.isdisjoint(chat.model_fields_set):
-        return USUAL_RENDERING
-    continues = bool(chat.continue_final_message)
-    if continues and chat.add_generation_prompt:
-        raise invalid("add_generation_prompt", "`add_generation_prompt` contradicts `continue_final_message`.")
-    if continues and (chat.messages[-1].tool_calls or chat.messages[-1].function_call):
-        raise invalid("continue_final_message", "`continue_final_message` cannot continue a message with calls.")
-    return Rendering(
-        variables=chat.chat_template_kwargs or {},
-        documents=tuple(chat.documents or ()),
-        begins_turn=chat.add_generation_prompt is not False,
-        continues=continues,
-        is_marked=bool(chat.add_special_tokens),
-    )
-
-
-def _turn(message: Message, index: int, reading: Reading) -> Turn:
-    role, content, thought = message.role, message.content, ""
-    calls = _calls(message, index) if message.tool_calls or message.function_call is not None else ()
-    if isinstance(content, list):
-        _check_media(content, role, f"messages.[{index}].content", reading)
-        content, thought = read_parts(content)
-    elif content is None:
-        if not calls and role != "assistant" and "content" not in message.model_fields_set:
-            raise invalid(f"messages.[{index}].content", "`content` is required in a message of this role.")
-        content = message.refusal or message.audio
-    return Turn(
-        role=role,
-        content=(content or None) if calls else content,
-        name=message.name,
-        tool_call_id=message.tool_call_id,
-        tool_calls=calls,
-        reasoning=message.reasoning_content
-        or message.reasoning
-        or thought
-        or message.reasoning_details
-        or message.thinking_blocks
-        or None,
-    )
-
-
-def _check_media(parts: Sequence[Part], role: str, param: str, reading: Reading) -> None:
-    is_history = role not in _ASKING_ROLES
-    for kind in unread(parts, is_history=is_history):
-        if not is_history or reading.refuses_images:
-            raise invalid(param, f"`{param}` contains a part that is not text; this model reads only text.")
-        reading.ignore(f"{param}.{kind}")
-
-
-def _calls(message: Message, index: int) -> tuple[ToolCall, ...]:
-    calls: tuple[ToolCall, ...] = ()
-    for place, call in enumerate(message.tool_calls or ()):
-        if call.custom is not None:
-            calls += (ToolCall(name=call.custom.name or "", arguments=text_input(call.custom.input), id=call.id),)
-        elif call.function is not None:
-            calls += (ToolCall(name=call.function.name or "", arguments=call.function.arguments, id=call.id),)
-        else:
-            param = f"messages.[{index}].tool_calls.[{place}].function"
-            raise invalid(param, f"`{param}` is required.")
-    if message.function_call is not None and message.function_call.name:  # the older form of a single call
-        calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
-    if calls and message.role != "assistant":
-        field = "tool_calls" if message.tool_calls else "function_call"
-        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' can contain calls.")
-    return calls
-
-
 def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionRequest:
     """Parse a completion body. Raises ApiError naming the field."""
     completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, reading)
@@ -348,11 +246,12 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         logprobs=completion.logprobs,
         echo=bool(completion.echo),
         returned=returned,
-        **_common(completion) | {"n": n},
+        **common_fields(completion) | {"n": n},
     )
 
 
-def _common(body: GenerationBody) -> dict[str, Any]:
+def common_fields(body: GenerationBody) -> dict[str, Any]:
+    """Return the fields of a request that chats and completions have in common. Raises ApiError naming the field."""
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if body.max_tokens not in (None, max_tokens):
         raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given, but differ.")

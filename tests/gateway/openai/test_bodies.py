@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.requests import parse_chat, parse_completion
+from fairlane.gateway.dialects.openai.requests import parse_completion
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, MAX_DEPTH
 from fairlane.gateway.http.lifted import MAX_PARTS

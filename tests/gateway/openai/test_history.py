@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.requests import Turn, parse_chat
+from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import MAX_IGNORED, Reading
 from fairlane.gateway.dialects.openai.request_bodies import (
@@ -17,7 +18,7 @@ from fairlane.gateway.dialects.openai.request_bodies import (
     ChatBody,
     CompletionBody,
 )
-from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn, parse_chat
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT, COMPLETION, MESSAGES, SECRET, chat, completion, param, refused
 

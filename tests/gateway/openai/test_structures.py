@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.request_bodies import MAX_BIASES
-from fairlane.gateway.dialects.openai.requests import parse_chat, parse_completion
+from fairlane.gateway.dialects.openai.requests import parse_completion
 from fairlane.gateway.dialects.openai.structures import MAX_STRUCTURE_CHARS, MAX_STRUCTURE_CHOICES
 from fairlane.gateway.errors import ApiError
 

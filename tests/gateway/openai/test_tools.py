@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, parse_chat
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn
 from fairlane.gateway.dialects.openai.tools import (
     MAX_CALLS,
     MAX_TOOLS,

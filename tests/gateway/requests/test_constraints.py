@@ -8,7 +8,8 @@ import pytest
 
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
 from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
-from fairlane.gateway.dialects.openai.requests import ChatRequest, parse_chat
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
+from fairlane.gateway.dialects.openai.requests import ChatRequest
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline import constraints

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from transformers.utils.chat_parsing import parse_response
 
 from fairlane.gateway.dialects.grammar.checker import GrammarChecker
-from fairlane.gateway.dialects.openai.requests import Turn, parse_chat
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
+from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from fairlane.gateway.dialects.tools.template_reader import MAX_REGION_CHARS, ResponseTemplate

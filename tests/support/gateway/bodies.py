@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.openai.chat_requests import parse_chat
 from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_completion
 from fairlane.gateway.errors import ApiError
 
 SECRET = "the prompt that nobody may read"
