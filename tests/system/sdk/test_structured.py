@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageFunctionToolCall
 from pydantic import BaseModel, Field
 
 from tests.support.system.harness import Server
@@ -60,6 +61,41 @@ def test_a_cut_answer_is_the_sdks_own_error(client: openai.OpenAI) -> None:
         client.chat.completions.parse(**{**ASKED, "max_tokens": 3}, response_format=Pair)
 
     assert caught.value.completion.choices[0].finish_reason == "length"
+
+
+ESSAY = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "parts": {"type": "array", "items": {"type": "object", "properties": {"text": {"type": "string"}}}},
+    },
+    "required": ["title", "parts"],
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_an_answer_is_closed_before_its_limit(client: openai.OpenAI, temperature: int) -> None:
+    asked = {"response_format": format_of(ESSAY), "max_tokens": 24, "temperature": temperature, "seed": 4, "n": 2}
+    cut = chat(client, **asked)
+    closed = chat(client, **asked, extra_body={"close_json": True})
+
+    assert cut.choices[0].finish_reason == "length"
+    for index, choice in enumerate(closed.choices):
+        assert choice.finish_reason == "stop"
+        assert json.loads(content(closed, index)).keys() >= {"title", "parts"}
+
+
+def test_a_call_is_closed_before_its_limit(client: openai.OpenAI) -> None:
+    tool = {"type": "function", "function": {"name": "write", "parameters": ESSAY}}
+    asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 40, "parallel_tool_calls": False}
+    answer = chat(client, **asked, extra_body={"close_json": True})
+
+    assert answer.choices[0].finish_reason == "tool_calls"
+    called = answer.choices[0].message.tool_calls
+    assert called is not None
+    (call,) = called
+    assert isinstance(call, ChatCompletionMessageFunctionToolCall)
+    assert json.loads(call.function.arguments).keys() == {"title", "parts"}
 
 
 def test_a_recursive_model_is_kept_to_as_far_as_it_goes(client: openai.OpenAI) -> None:
