@@ -125,8 +125,6 @@ class InputTokensBody(SampledBody):
 class ResponseBody(InputTokensBody):
     """The body of `POST /v1/responses`."""
 
-    input: Items
-
 
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/responses`."""
@@ -159,6 +157,8 @@ def parse_response(
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
     if asked.conversation is not None and not may_store:
         raise invalid("conversation", "A batch's responses are only written to its output file.")
+    if asked.input is None and asked.previous_response_id is None and asked.conversation is None:
+        raise invalid("input", "`input` is required, unless the response continues what is stored.")
     if asked.stream_options is not None and not asked.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     return _request(asked, stored, reading, store=may_store and asked.store is not False)

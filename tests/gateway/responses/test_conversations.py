@@ -38,13 +38,16 @@ async def test_responses_are_added_to_their_conversation(served: Served) -> None
         last = (await events(served, model="tiny", input="Sure?", conversation={"id": talk.id}, store=False))[-1]
         listed = await sdk.conversations.items.list(talk.id, order="asc")
         counted = await sdk.responses.input_tokens.count(model="tiny", conversation=talk.id)
+        alone = await sdk.responses.create(model="tiny", conversation=talk.id, input=openai.omit)
 
     assert (talk.object, talk.metadata) == ("conversation", {"of": "us"})
     assert first.conversation is not None
     assert first.conversation.id == talk.id
     assert last.type == "response.completed"
     assert last.response.conversation is not None
-    assert said(served) == ["I am Ann.", "Who am I?", SAID, "Sure?"]
+    assert said(served) == ["I am Ann.", "Who am I?", SAID, "Sure?", SAID]
+    assert alone.usage is not None
+    assert alone.usage.input_tokens == counted.input_tokens
     assert texts(listed) == ["I am Ann.", "Who am I?", SAID, "Sure?", SAID]
     assert counted.input_tokens > 0
     assert listed.data[2].id == first.output[0].id

@@ -131,7 +131,6 @@ WRONG: list[tuple[str, OfField]] = [
     ("container", {"container": "c"}),
     ("max_tokens", {"max_tokens": 0}),
     ("messages", {"messages": []}),
-    ("messages", talk("Hello", "The capital is")),
     ("messages.[0].role", {"messages": [{"role": "king", "content": "Hello"}]}),
     ("messages.[0].content.[0]", talk([{"type": "image", "source": {"type": "url", "url": "https://example.org"}}])),
     ("messages.[0].content.[0]", talk([USED])),

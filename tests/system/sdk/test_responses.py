@@ -61,6 +61,8 @@ NEUTRAL: list[OfField] = [
     {"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION["content"]}]}]},
     {"max_tool_calls": 3},
     {"metadata": {"trace": "7"}},
+    {"metadata": {str(number): "" for number in range(17)}},
+    {"text": {"verbosity": "low"}},
     {"parallel_tool_calls": False},
     {"prompt_cache_key": "chapter-1", "prompt_cache_retention": "24h"},
     {"reasoning": {"effort": "none"}},
@@ -119,8 +121,6 @@ REFUSED: list[tuple[str, OfField]] = [
     ("input.[0].content", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]}),
     ("moderation", {"moderation": {"model": "m"}}),
     ("prompt", {"prompt": {"id": "pmpt_1"}}),
-    ("stream_options.include_obfuscation", {"stream": True, "stream_options": {"include_obfuscation": True}}),
-    ("text.verbosity", {"text": {"verbosity": "low"}}),
     ("tools.[0]", {"tools": [{"type": "web_search"}]}),
 ]
 """They ask for what is not served: the field that the refusal names."""
@@ -130,7 +130,6 @@ WRONG: list[tuple[str, OfField]] = [
     ("input", {"input": openai.omit}),
     ("input", {"input": "word " * 9_000, "max_output_tokens": openai.omit}),
     ("max_output_tokens", {"max_output_tokens": 0}),
-    ("metadata", {"metadata": {str(number): "" for number in range(17)}}),
     ("temperature", {"temperature": 3}),
     ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}),
     ("tool_choice", {"tool_choice": "required"}),
