@@ -3,7 +3,9 @@
     request_bodies.py   the fields of every request body, validated by pydantic
     field_types.py      field types that bodies share
     tools.py            tools, tool choice and calls: on the wire and validated
-    requests.py         converts valid bodies to requests
+    requests.py         the requests that bodies become, and their common fields
+    chat_requests.py    converts the body of a chat
+    rendering.py        how a conversation becomes a prompt: the effort, and fields for chat templates
     structures.py       response formats and guided decoding
     response_body.py    the body of the Responses API, and its request
     response_tools.py   its tools and tool choice
