@@ -83,7 +83,7 @@ class ChoicesAnswer(AnswerBuilder):
             if self._request.logprobs is not None:
                 token_ids, known = self._echoed(index)
                 logprobs = self._logprobs((*token_ids, *choice.token_ids), (*known, *choice.logprobs), 0)
-            shown = self._ids(choice.token_ids)
+            shown = self._ids(choice.token_ids) if self._request.display.token_ids else {}
             choices.append({"index": shown_index, "logprobs": logprobs, **self._all(index, choice), **shown})
             remarks = self._remarks(index, choice.finish_reason, choice.incomplete) | remarks  # of the first choice
         return self._object(self.WHOLE, choices) | {"usage": self.usage().as_json()} | as_field(remarks)
@@ -219,6 +219,8 @@ class CompletionAnswer(ChoicesAnswer):
         if not isinstance(request, CompletionRequest) or not request.echo:
             return ""
         prompt = request.prompts[index // request.n]
+        if request.truncate_prompt_tokens is not None:
+            prompt = tuple(self._prompt(index)[0])
         return prompt if isinstance(prompt, str) else self._model.text.decode(prompt)
 
     def _new(self, text: str) -> Json:

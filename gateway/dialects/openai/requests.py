@@ -63,6 +63,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     logprobs: int | None = None
     # The same of the prompt, in vLLM's form.
     prompt_logprobs: int | None = None
+    # Most likely tokens needed for each prompt token, in any form; None: no log-probabilities.
+    scored: int | None = None
     display: Display = USUAL_DISPLAY
     # Fields of `Sampling` that the caller stated; once the model is known, also the model's defaults.
     draw: Mapping[str, Any] = {}
@@ -86,11 +88,6 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     def is_cut(self) -> bool:
         """Whether its output limit goes beyond the context, so that the output ends where the context does."""
         return self.max_tokens_param in self.ignored
-
-    @property
-    def scored(self) -> int | None:
-        """Return how many most likely tokens are needed for each prompt token; None: no log-probabilities."""
-        return self.prompt_logprobs
 
     @property
     def continued(self) -> str:
@@ -207,12 +204,6 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     returned: int = 1
 
     @property
-    def scored(self) -> int | None:
-        if self.echo and self.logprobs is not None:
-            return max(self.logprobs, self.prompt_logprobs or 0)
-        return self.prompt_logprobs
-
-    @property
     def drawn_logprobs(self) -> int | None:
         return 0 if self.logprobs is None and self.returned < self.n else self.logprobs
 
@@ -239,6 +230,9 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
     if completion.suffix and (completion.echo or completion.truncate_prompt_tokens is not None):
         field = "echo" if completion.echo else "truncate_prompt_tokens"
         raise invalid(field, f"`{field}` cannot be combined with `suffix`.")
+    scored = completion.prompt_logprobs
+    if completion.echo and completion.logprobs is not None:
+        scored = max(completion.logprobs, scored or 0)
     return CompletionRequest(
         suffix=completion.suffix or "",
         prompts=completion.prompt,
@@ -246,7 +240,7 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         logprobs=completion.logprobs,
         echo=bool(completion.echo),
         returned=returned,
-        **common_fields(completion) | {"n": n},
+        **common_fields(completion) | {"n": n, "scored": scored},
     )
 
 
@@ -276,6 +270,7 @@ def common_fields(body: GenerationBody) -> dict[str, Any]:
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,
         "prompt_logprobs": body.prompt_logprobs,
+        "scored": body.prompt_logprobs,
         "display": read_display(body),
         "bad_words": tuple(body.bad_words or ()),
     }

@@ -73,6 +73,15 @@ async def test_a_log_likelihood_is_read_from_an_echo(served: Served, max_tokens:
     assert await served.ledger() == [("finished", len(ids), max_tokens)]
 
 
+async def test_a_shortened_prompt_is_echoed_as_it_was_computed(served: Served) -> None:
+    text = text_model(served)
+    kept = text.encode(PROMPT)[-2:]
+    found = await answer(served, echo=True, logprobs=0, max_tokens=0, truncate_prompt_tokens=2)
+
+    [choice] = found["choices"]
+    assert (choice["text"], len(choice["logprobs"]["tokens"])) == (text.decode(kept), 2)
+
+
 async def test_an_echo_of_several_prompts_and_choices_has_each_prompt_with_its_choices(served: Served) -> None:
     text = text_model(served)
     found = await answer(served, prompt=["ab", "France"], n=2, echo=True, logprobs=0, max_tokens=1)

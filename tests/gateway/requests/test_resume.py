@@ -137,14 +137,21 @@ async def test_a_stop_string_across_the_break_ends_it(served: Served) -> None:
     assert again.json()["choices"][0]["message"]["content"] == "The capital of "
 
 
-async def test_what_was_asked_for_with_log_probabilities_begins_anew_and_is_credited(served: Served) -> None:
-    asked = {**ASKED, "logprobs": True}
+@pytest.mark.parametrize("fields", [{"logprobs": True}, {"prompt_logprobs": 0}])
+async def test_what_was_asked_for_with_log_probabilities_begins_anew_and_is_credited(
+    served: Served, fields: dict[str, object]
+) -> None:
+    asked = {**ASKED, **fields}
 
     await broken_off(served, asked, 4)
     again = await post(served, asked)
     await kept(served)
 
-    assert len(again.json()["choices"][0]["logprobs"]["content"]) == len(served.worker.script)
+    answer = again.json()
+    if "logprobs" in fields:
+        assert len(answer["choices"][0]["logprobs"]["content"]) == len(served.worker.script)
+    else:
+        assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
     assert begun_with(served) == [[0], [0]]
     assert await used(served) == (again.json()["usage"]["total_tokens"], 0)
 
