@@ -33,8 +33,7 @@ class EmbeddingAnswer(AnswerBuilder):
         return b""
 
     def _vectors(self) -> Iterator[bytes]:
-        size = self._model.text.card.embedding_size
-        width = FLOAT_BYTES * (size if isinstance(size, int) else 0)
+        width = FLOAT_BYTES * self._model.text.vector_size
         for _, choice in sorted(self._choices.items()):
             for at in range(0, len(choice.embedding), width):
                 yield choice.embedding[at : at + width]

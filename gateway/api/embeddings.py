@@ -10,7 +10,7 @@ PATH = "/v1/embeddings"
 
 
 def _inputs(text: TextModel, request: EmbeddingRequest) -> list[Tokens]:
-    size = text.card.embedding_size
+    size = text.vector_size
     if request.dimensions not in (None, size):
         raise invalid("dimensions", f"`dimensions` must be {size}, the size of this model's embeddings, or absent.")
     return [text.input(each) for each in request.inputs]
@@ -23,5 +23,5 @@ EMBEDDINGS = Kind(
     parse=parse_embeddings,
     prompts=_inputs,
     answer=EmbeddingAnswer,
-    embeds=True,
+    yields="embeddings",
 )

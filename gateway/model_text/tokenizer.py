@@ -44,8 +44,9 @@ class TextModel:
         chat template that requests may set."""
         self.card = card
         # Read by every request, and derived from the card once.
-        self.is_embedder, self.refused_fields = card.is_embedder, card.refused_fields
+        self.generates, self.refused_fields = card.yields == "text", card.refused_fields
         self.closes_json = card.takes_grammars and "close_json" not in card.refused_fields
+        self.vector_size = card.embedding_size if isinstance(card.embedding_size, int) else 1
         self.usual_draw, self.system_fingerprint = card.usual_draw, card.system_fingerprint
         try:
             self._tokenizer = Tokenizer.from_str(card.tokenizer_json)

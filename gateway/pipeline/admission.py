@@ -30,7 +30,7 @@ def too_long(
     """Return the error for a prompt and output that exceed the context. `prompt_tokens` may be a description."""
     is_prompt = request.is_cut or request.max_tokens is None
     param = prompt_param if is_prompt else request.max_tokens_param
-    max_tokens = None if is_prompt or model.text.is_embedder else request.max_tokens
+    max_tokens = request.max_tokens if model.text.generates and not is_prompt else None
     return context_length(model.context_length, prompt_tokens, max_tokens, param)
 
 
@@ -48,7 +48,7 @@ def measure(
 
     `elapsed_ms` since the arrival is subtracted from the deadlines. Raises ApiError `context_length_exceeded`."""
     max_tokens = request.max_tokens
-    output_tokens = 0 if model.text.is_embedder else 1 if request.is_cut else max_tokens or 1
+    output_tokens = (1 if request.is_cut else max_tokens or 1) if model.text.generates else 0
     if prompt_tokens + output_tokens > model.context_length:
         raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
     deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms

@@ -43,11 +43,16 @@ from fairlane.quotas.tenants import UnknownFields
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Yields
 
-_OTHER_MODEL = {
-    True: "This model generates text and makes no embeddings.",
-    False: "This model makes embeddings and generates no text: use /v1/embeddings.",
+# What a model of each kind makes, and where, for requests that ask it for something else.
+_MAKES: Mapping[Yields, str] = {
+    "text": "generates text",
+    "embeddings": "makes embeddings: use /v1/embeddings",
+    "scores": "scores pairs of texts: use /v1/rerank or /v1/score",
 }
+# Numbers in the vectors of one job, whose result is one message: 1 MiB.
+MAX_VECTOR_NUMBERS = 262_144
 
 # Of one request, over all its prompts and choices: about 100 MB while they are collected.
 MAX_PROMPT_LOGPROBS = 500_000
@@ -70,8 +75,10 @@ class Kind(Generic[Generation]):
     error_frame: Callable[[Json], bytes] = sse.data
     # Size of stored data that belongs to the body, such as an earlier conversation.
     carried_bytes: int = 0
-    # Requires an embedding model; all other kinds require a generative one.
-    embeds: bool = False
+    # The models that it requires.
+    yields: Yields = "text"
+    # Entries of `prompts` that are one input: the texts of a pair.
+    parts: int = 1
 
 
 def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
@@ -183,8 +190,9 @@ class Preparer:
         caller = context.caller
         request, model, prompts = await self.understand(kind, body, context)
         inputs: list[list[int]] = []
-        if kind.embeds:
-            prompts, inputs = pack_inputs(prompts, model.context_length)
+        if kind.yields != "text":
+            most = max(1, MAX_VECTOR_NUMBERS // model.text.vector_size)
+            prompts, inputs = pack_inputs(prompts, model.context_length, most=most, parts=kind.parts)
         grammar = CheckedGrammar()
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self.grammars, caller.tenant_id)
@@ -285,8 +293,9 @@ class Preparer:
         reading = Reading(most_token_ids, unknown == "refuse", self.refuses_images)
         request = kind.parse(body, reading)
         model = allowed_model(self.fleet_cache, request.model, caller)
-        if model.text.is_embedder is not kind.embeds:
-            raise invalid("model", _OTHER_MODEL[kind.embeds])
+        if model.text.card.yields != kind.yields:
+            makes = _MAKES[model.text.card.yields]
+            raise invalid("model", f"This model cannot make {kind.yields}: it {makes}.")
         if isinstance(request, ChatRequest):
             for name in model.text.unread(request.rendering):
                 reading.ignore(name)
@@ -327,18 +336,23 @@ def cut_output(request: Generation, model: ServedModel, prompts: Sequence[Tokens
     return msgspec.structs.replace(request, max_tokens=most if len(prompts) > 1 else None, ignored=ignored)
 
 
-def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
+def pack_inputs(
+    inputs: Sequence[Tokens], context_length: int, *, most: int = MAX_VECTOR_NUMBERS, parts: int = 1
+) -> tuple[list[Tokens], list[list[int]]]:
     """Pack consecutive inputs into few jobs, because a thousand would fill the lane's queue.
 
-    Return the jobs' prompts, and the lengths of the inputs in each."""
+    `most`: inputs of a job. `parts`: how many entries of `inputs` are one of them. Return the jobs' prompts, and the
+    lengths of the entries in each."""
     packs: list[list[Tokens]] = []
     room = 0
-    for each in inputs:
-        if not packs or len(each) > room:
+    for at in range(0, len(inputs), parts):
+        each = inputs[at : at + parts]
+        size = sum(map(len, each))
+        if not packs or size > room or len(packs[-1]) >= most * parts:
             packs.append([])
             room = context_length
-        packs[-1].append(each)
-        room -= len(each)
+        packs[-1] += each
+        room -= size
     return [tuple(chain.from_iterable(pack)) for pack in packs], [[*map(len, pack)] for pack in packs]
 
 

@@ -84,7 +84,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     share_group: str = ""
     lane: LaneName
     prompt: tuple[int, ...]
-    # Embedding jobs: prompt tokens of each input, in order.
+    # Embedding jobs: prompt tokens of each input, in order. Scoring jobs: of both texts of each pair.
     inputs: tuple[int, ...] = ()
     n: int = 1
     # Output tokens per choice.
@@ -192,7 +192,7 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     prefill_ms: float | None = None
     # Sent with `queued_ms`.
     worker_id: str = ""
-    # Embedding jobs: one vector per input, 32-bit floats, little-endian; sent without tokens.
+    # Embedding and scoring jobs: one vector per input or pair, 32-bit floats, little-endian; sent without tokens.
     embedding: bytes = b""
 
     def __repr__(self) -> str:
@@ -368,6 +368,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.block_size * self.host_slots_total
 
 
+Yields = Literal["text", "embeddings", "scores"]
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a gateway needs to serve a model without its files; immutable, named by its SHA-256. Unset optional
     fields are not encoded, so that a new field does not change the names of existing cards."""
@@ -392,8 +395,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     # False: the engine reports only text, and the tokens are the tokenizer's encoding of it.
     exact: bool | msgspec.UnsetType = msgspec.UNSET
     lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    # Vector size of an embedding model; unset for a generating model.
+    # Vector size of a model that embeds or scores; unset for a generating model.
     embedding_size: int | msgspec.UnsetType = msgspec.UNSET
+    # True: its vectors are the scores of pairs of texts.
+    scores: bool | msgspec.UnsetType = msgspec.UNSET
     # Shards of the model's queue (`scheduler.queue.shards`); unset: one.
     shards: int | msgspec.UnsetType = msgspec.UNSET
     # The authors' recommended `Sampling` fields, for requests that do not set them.
@@ -404,8 +409,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         return self.exact is not False
 
     @property
-    def is_embedder(self) -> bool:
-        return self.embedding_size is not msgspec.UNSET
+    def yields(self) -> Yields:
+        """Return what the model makes of its input."""
+        if self.embedding_size is msgspec.UNSET:
+            return "text"
+        return "scores" if self.scores is True else "embeddings"
 
     @property
     def refused_fields(self) -> tuple[str, ...]:

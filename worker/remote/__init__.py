@@ -6,6 +6,7 @@
     lark.py     a job's grammar in the form that vLLM accepts
     sglang.py   SGLang's `/generate`
     openai.py   `/v1/completions` of any server; openai_wire.py has the protocol, retokenise.py serves text-only ones
+    pooling.py  models that embed or score, at a server of any kind
     streams.py  the open requests, on the event loop of a separate thread
     monitor.py  checks whether the server is up and unchanged
     runner.py   the `StepRunner`: turns the streams' tokens into step results

@@ -30,6 +30,8 @@ class GenerationRequest(Redacted, frozen=True):
     begun: int = 0
     # Tokens that the server must repeat before new ones; they are checked, but not sent to the gateway.
     repeats: Sequence[int] = ()
+    # Of models that embed or score: the lengths of the inputs in `token_ids`.
+    inputs: Sequence[int] = ()
 
 
 class Piece(Redacted, frozen=True):
@@ -45,6 +47,8 @@ class Piece(Redacted, frozen=True):
     has_ended: bool = False
     # Of all tokens of the request after the first, if it asks for them; before any token.
     prompt_logprobs: Sequence[PositionLogprobs] = ()
+    # The vectors of all inputs, with a placeholder for a token: 32-bit floats, little-endian.
+    vectors: bytes = b""
 
 
 class Facts(NamedTuple):
@@ -69,6 +73,10 @@ class Facts(NamedTuple):
     takes_grammars: bool = False
     # It accepts a grammar that the last tokens of the prompt have begun.
     resumes_grammars: bool = False
+    # Numbers of each input's vector; None for a model that generates text.
+    vector_size: int | None = None
+    # The vector is the score of a pair of texts.
+    scores: bool = False
 
     def change(self, now: "Facts") -> str:
         """Describe how the server has changed; empty if no change affects its worker."""

@@ -22,6 +22,7 @@ BAD_KEY = "engine_key: the server rejects it"
 # while.
 REFUSED = frozenset({400, 413, 422})
 _MOST_LINE_BYTES = 8 * 2**20
+_MOST_REPLY_BYTES = 32 * 2**20
 _DONE = b"[DONE]"
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -145,6 +146,20 @@ class Http:
             if not is_over:
                 await self.post_status(*abort)
             raise
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Return the whole reply to a computation. Raises Refused, ProtocolViolation, EngineUnavailable."""
+        reply = bytearray()
+        try:
+            async with self._client.stream("POST", path, json=body) as answer:
+                _check_status(answer)
+                async for part in answer.aiter_bytes():
+                    reply += part
+                    if len(reply) > _MOST_REPLY_BYTES:
+                        raise ProtocolViolation("the reply is too long")
+        except httpx.HTTPError as error:
+            raise EngineUnavailable(type(error).__name__) from None
+        return bytes(reply)
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
         """Yield the data of the server-sent events. Raises Refused, ProtocolViolation, EngineUnavailable."""

@@ -38,6 +38,8 @@ _CHANGED = "engine_url: the server is not what it was when this worker began: st
 # Token ids that every vocabulary has.
 _TRIAL_IDS = (40, 41, 42)
 _TRIAL_TEXT = "Hello"
+# llama.cpp's status for completions of a model that only embeds or scores.
+NOT_IMPLEMENTED = 501
 
 
 class _Props(msgspec.Struct):
@@ -207,7 +209,7 @@ class OpenAiApi:
         except BadStatus as bad:
             if bad.status in UNAUTHORISED:  # some servers list their models without a key
                 raise EngineError(BAD_KEY) from None
-            if bad.status in UNKNOWN:
+            if bad.status in UNKNOWN or bad.status == NOT_IMPLEMENTED:
                 raise EngineError(f"engine_url: no completions: {GENERATE} has status {bad.status}") from None
             raise
         return returns_ids, prompt_tokens

@@ -22,6 +22,7 @@ class Retokeniser:
         self._tokenizer: Tokenizer = Tokenizer.from_str(card.tokenizer_json)
         self._bos = None if card.bos_token is None else self._tokenizer.token_to_id(card.bos_token)
         added = self._tokenizer.get_added_tokens_decoder()
+        self._marks = {*self._tokenizer.encode("").ids, *self._tokenizer.encode("", "").ids}
         self._control = {token_id for token_id, token in added.items() if token.special}
 
     def encode(self, text: str) -> list[int]:
@@ -42,6 +43,16 @@ class Retokeniser:
         text = self.decode(ids)
         if self._controls(self.encode(text)) != self._controls(ids):
             raise Refused("the engine accepts only text, in which this prompt would spell other control tokens")
+        return text
+
+    def plain(self, token_ids: Sequence[int]) -> str:
+        """Return the text of these tokens without the marks that the tokenizer adds around a text or two.
+
+        Raises Refused if the server would read control tokens in it."""
+        ids = [token_id for token_id in token_ids if token_id not in self._marks]
+        text = self.decode(ids)
+        if self._controls(self.encode(text)) != self._controls(ids):
+            raise Refused("the engine accepts only text, in which this input would spell control tokens")
         return text
 
     def tokens(self, before: Sequence[int], text: str) -> list[int]:

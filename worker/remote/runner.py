@@ -79,6 +79,7 @@ class _Found:
     prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
     cached: dict[SeqId, int] = field(default_factory=dict)
+    vectors: dict[SeqId, bytes] = field(default_factory=dict)
     arrivals: list[float] = field(default_factory=list)
 
 
@@ -151,6 +152,7 @@ class RemoteRunner(StepRunner):
             prompt_logprobs=found.prompt_logprobs,
             pending=pending,
             cached_tokens=found.cached,
+            embeddings=found.vectors,
             is_typical=run_ms is not None,
             run_ms=run_ms or 0.0,
         )
@@ -197,6 +199,7 @@ class RemoteRunner(StepRunner):
             grammar=as_lark(job.grammar) if job.grammar else "",
             begun=len(known) if job.grammar else 0,
             repeats=[*repeats],
+            inputs=job.inputs or (len(job.prompt),),
         )
 
     def _take(self, row: Row, found: _Found) -> None:
@@ -229,6 +232,8 @@ class RemoteRunner(StepRunner):
             self._unscored.remove(seq.job_id)
             of_prompt = PromptLogprobs(job_id=seq.job_id, first=1, logprobs=tuple(token.prompt_logprobs))
             found.prompt_logprobs[seq.job_id] = of_prompt
+        if token.vectors:
+            found.vectors[seq] = token.vectors
         if len(choice.output) == 1:
             choice.first_run = choice.runs
         cached = min(token.cached_tokens, len(choice.job.prompt))

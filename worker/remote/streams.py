@@ -66,6 +66,8 @@ class Token(Redacted, frozen=True):
     cached_tokens: int
     # With a stream's first token.
     prompt_logprobs: Sequence[PositionLogprobs] = ()
+    # The token is a placeholder for these.
+    vectors: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -265,7 +267,7 @@ class Streams:
                 if stream.received <= len(stream.request.repeats):
                     continue
                 of_prompt = stream.prompt_logprobs if stream.received == 1 else ()
-                stream.tokens.append(Token(token_id, logprob, now_s, piece.cached_tokens, of_prompt))
+                stream.tokens.append(Token(token_id, logprob, now_s, piece.cached_tokens, of_prompt, piece.vectors))
                 is_complete = stream.received == stream.request.max_tokens or token_id in sampling.stop_token_ids
             self._arrived.notify()
         return is_complete

@@ -74,3 +74,10 @@ def test_packing_inputs_copies_no_token_twice() -> None:
     assert prompts == [tuple(range(600)), tuple(range(600, 1_000)), (1,) * 1_001, (2, 3)]
     assert lengths == [[1] * 600, [1] * 400, [1_001], [0, 2]]
     assert CountedTokens.copied <= len(inputs)
+
+
+def test_a_job_has_no_more_inputs_than_one_message_of_results_holds() -> None:
+    inputs = [(at,) for at in range(5)]
+
+    assert pack_inputs(inputs, 600, most=2) == ([(0, 1), (2, 3), (4,)], [[1, 1], [1, 1], [1]])
+    assert pack_inputs(inputs[:4], 3, parts=2) == ([(0, 1), (2, 3)], [[1, 1], [1, 1]])

@@ -73,15 +73,15 @@ class OpenAiStandIn(VllmStandIn):
     tried: list[dict[str, Any]] = field(default_factory=list)
     """Requests that were made to find out what it can: they have no seed."""
 
-    @property
-    def takes_ids(self) -> bool:
-        return self.owner in ("vllm", "llamacpp")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.takes_ids = self.owner in ("vllm", "llamacpp")
 
     def _routes(self) -> list[Route]:
         return [
             Route("/v1/models", self._models),
             Route("/props", lambda _: JSONResponse({"total_slots": self.slots})),
-            Route("/v1/completions", self._generate, methods=["POST"]),
+            *self._computing(Route("/v1/completions", self._generate, methods=["POST"])),
         ]
 
     async def _models(self, _: Request) -> Response:

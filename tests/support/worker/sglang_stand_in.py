@@ -50,8 +50,16 @@ class SglangStandIn(VllmStandIn):
             Route("/v1/models", self._models),
             Route(f"{before}model_info", lambda _: JSONResponse({"model_path": "", "is_generation": True})),
             Route(f"{before}server_info", self._server_info),
-            Route("/generate", self._generate, methods=["POST"]),
-            Route("/abort_request", self._abort, methods=["POST"]),
+            *self._computing(
+                Route("/generate", self._generate, methods=["POST"]),
+                Route("/abort_request", self._abort, methods=["POST"]),
+            ),
+        ]
+
+    def _ranked(self, results: list[dict[str, Any]]) -> Any:
+        return [
+            {"score": one["relevance_score"], "document": one["document"]["text"], "index": one["index"]}
+            for one in results
         ]
 
     async def _models(self, _: Request) -> Response:

@@ -37,6 +37,20 @@ STARTED_S = 20.0
 TOO_MANY = 5
 
 
+WIDTH = 4
+
+
+def vector(given: Sequence[int] | str) -> list[float]:
+    """Of one input, by its token ids or its text."""
+    whole = given.encode() if isinstance(given, str) else array("I", given).tobytes()
+    return [zlib.crc32(whole, place) % 1024 / 1024 for place in range(WIDTH)]
+
+
+def score(query: str, document: str) -> float:
+    """Of one pair."""
+    return zlib.crc32(f"{query} {document}".encode()) % 1024 / 1024
+
+
 def next_token(token_ids: Sequence[int], adapter: int = 0) -> int:
     """Never an end of sequence. `adapter`: 1 for the first; 0: none."""
     return 3 + zlib.crc32(array("I", token_ids).tobytes(), adapter) % (VOCABULARY - 3)
@@ -108,6 +122,12 @@ class VllmStandIn:
     forgets: int = 0
     """So many streams with a grammar that come begin with another token."""
     is_healthy: bool = True
+    pools: str = ""
+    """What it makes instead of text: `embeddings` or `scores`."""
+    takes_ids: bool = True
+    """As inputs of embeddings."""
+    has_priorities: bool = True
+    """Started with `--scheduling-policy priority`."""
     context_length: int = 256
     key: str | None = None
     open_paths: tuple[str, ...] = ("/health",)
@@ -162,9 +182,71 @@ class VllmStandIn:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route("/v1/models", self._models),
-            Route("/inference/v1/generate", self._generate, methods=["POST"]),
-            Route("/inference/v1/abort_requests", self._abort, methods=["POST"]),
+            *self._computing(
+                Route("/inference/v1/generate", self._generate, methods=["POST"]),
+                Route("/inference/v1/abort_requests", self._abort, methods=["POST"]),
+            ),
         ]
+
+    def _computing(self, *generating: Route) -> list[Route]:
+        pooling = {
+            "embeddings": Route("/v1/embeddings", self._embed, methods=["POST"]),
+            "scores": Route("/v1/rerank", self._rerank, methods=["POST"]),
+        }
+        return [pooling[self.pools]] if self.pools else [*generating]
+
+    async def _embed(self, request: Request) -> Response:
+        body = await request.json()
+        inputs = body["input"]
+        if not self.takes_ids and not isinstance(inputs[0], str):
+            return JSONResponse({"error": {"message": "input must be text"}}, 400)
+        data = [{"object": "embedding", "index": at, "embedding": vector(one)} for at, one in enumerate(inputs)]
+        counted = sum(map(len, inputs))
+        usage = {"prompt_tokens": counted, "total_tokens": counted, "completion_tokens": 0}
+        return await self._pooled(request, body, {"id": "embd-1", "object": "list", "data": data, "usage": usage})
+
+    async def _rerank(self, request: Request) -> Response:
+        body = await request.json()
+        results: list[dict[str, Any]] = [
+            {
+                "index": at,
+                "document": {"text": text, "multi_modal": None},
+                "relevance_score": score(body["query"], text),
+            }
+            for at, text in enumerate(body["documents"])
+        ]
+        results.sort(key=lambda one: one["relevance_score"], reverse=True)
+        return await self._pooled(request, body, self._ranked(results))
+
+    def _ranked(self, results: list[dict[str, Any]]) -> Any:
+        return {
+            "id": "score-1",
+            "model": self.model,
+            "usage": {"prompt_tokens": 9, "total_tokens": 9},
+            "results": results,
+        }
+
+    async def _pooled(self, request: Request, body: dict[str, Any], answer: Any) -> Response:
+        if body.get("priority") and not self.has_priorities:
+            return JSONResponse({"error": {"message": "no priorities"}}, 400)
+        if body.get("input") in ([[40, 41, 42]], ["Hello"]) or body.get("query") == "Hello":  # a worker's trial
+            return JSONResponse(answer)
+        self.asked.append(body)
+        if self.refuses is not None:
+            return JSONResponse({"error": {"message": "no"}}, self.refuses)
+        lie = self.lies if self.lies_left > 0 else None
+        self.lies_left -= 1
+        if lie == "silent":
+            while not await request.is_disconnected():  # noqa: ASYNC110 - polled: it has no event
+                await asyncio.sleep(0.01)
+            self.aborted.append(body["model"])
+        if lie == "garbled":
+            return Response(b'{"data": [', media_type="application/json")
+        if lie == "short":
+            (answer.get("data") or answer["results"]).pop()
+        if lie == "size":
+            answer["data"][-1]["embedding"].append(0.5)
+        return JSONResponse(answer)
 
     async def _health(self, _: Request) -> Response:
         return Response(status_code=200 if self.is_healthy else 503)

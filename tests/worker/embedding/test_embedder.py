@@ -106,7 +106,7 @@ def test_the_card_says_what_it_is(directory: Path) -> None:
     card = opened(directory).card
 
     assert (card.model, card.embedding_size, card.context_length) == ("tiny-embedder", WIDTH, LONGEST)
-    assert (card.is_embedder, card.chat_template, card.takes_grammars) == (True, None, False)
+    assert (card.yields, card.chat_template, card.takes_grammars) == ("embeddings", None, False)
 
 
 @pytest.mark.parametrize(
