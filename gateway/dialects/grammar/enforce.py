@@ -73,7 +73,7 @@ class _Tree:
     def drop_branches(self) -> bool:
         """Drop branches that cannot be enforced. Return whether there were any."""
         for place in self._places:
-            if "anyOf" in place.schema:
+            if isinstance(place.schema.get("anyOf"), list):
                 place.schema["anyOf"] = [each for each in place.schema["anyOf"] if not self._is_bad(each)]
         return bool(self._faults)
 
@@ -99,11 +99,14 @@ class _Tree:
         for place in self._places:
             for each, is_branch in self._needs(place.schema):
                 parents.setdefault(id(each), []).append((place.schema, is_branch and id(place.schema) not in whole))
+        # Branches other than null that can be enforced.
+        spare = {id(place.schema): self._spare_branches(place.schema) for place in self._places}
         waiting = deque(self._faults)
         while waiting:
             at = waiting.popleft()
             for schema, is_branch in parents.get(at, ()):
-                if not self._is_bad(schema) and not (is_branch and self._can_do_without(schema)):
+                spare[id(schema)] -= is_branch and at in self._causes
+                if not self._is_bad(schema) and not (is_branch and spare[id(schema)]):
                     self._causes[id(schema)] = at
                     waiting.append(id(schema))
 
@@ -129,9 +132,9 @@ class _Tree:
     def _is_bad(self, schema: object) -> bool:
         return id(schema) in self._faults or id(schema) in self._causes
 
-    def _can_do_without(self, schema: Schema) -> bool:
-        """Return whether a union has another value than null without its branches that cannot be enforced."""
-        return any(not (self._is_bad(each) or is_never(each) or each in _NULLS) for each in schema["anyOf"])
+    def _spare_branches(self, schema: Schema) -> int:
+        branches = schema["anyOf"] if isinstance(schema.get("anyOf"), list) else ()
+        return sum(not (id(each) in self._faults or is_never(each) or each in _NULLS) for each in branches)
 
 
 def _alone(schema: Schema, root: Schema) -> Schema:

@@ -13,8 +13,10 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from pydantic import BaseModel, Field
 
 from fairlane.gateway.dialects.grammar.check_process import Check, SampleVocabulary
+from fairlane.gateway.dialects.grammar.enforce import enforceable
 from fairlane.gateway.dialects.grammar.simplify import FORMATS, MOST_REFERENCES_CHARS, simplified
 from fairlane.gateway.dialects.grammar.structure import Structure
+from tests.support.counted import bytecodes
 
 TEXT = {"type": "string"}
 LOOKAHEAD = {"type": "string", "pattern": "^b+(?!a)b$"}
@@ -262,3 +264,11 @@ def test_a_hostile_schema_does_not_grow_much() -> None:
         tree = {"propertyNames": {"enum": ["a", "b", "c", "d"]}, "additionalProperties": tree}
 
     assert len(json.dumps(simplified(tree))) < 300 * MOST_REFERENCES_CHARS
+
+
+def test_a_hostile_union_is_searched_in_linear_time() -> None:
+    def searched(branches: int) -> int:
+        union = {"anyOf": [*({"not": {"const": number}} for number in range(branches)), {"type": "number"}]}
+        return bytecodes(lambda: enforceable(union, lambda each: "not" if "not" in json.dumps(each) else ""))
+
+    assert searched(400) < 12 * searched(50)
