@@ -64,6 +64,11 @@ _PROBE = (
     ),
     Turn(role="tool", content="a", tool_call_id="call_1"),
 )
+_BROKEN_CALL_PROBE = (
+    _PROBE[0],
+    Turn(role="assistant", content=None, tool_calls=(ToolCall(name=_FUNCTION, arguments=_VALUE, id="call_1"),)),
+    _PROBE[2],
+)
 _TWO_SYSTEM_PROBE = (
     Turn(role="system", content="a"),
     Turn(role="system", content=_VALUE),
@@ -89,6 +94,8 @@ class Conversation:
         self._reads_calls = "tool_calls" in source
         self._reads_results = _TOOL_ROLE.search(source) is not None
         self._form = self._best_form(render) if self._reads_calls else _FORMS[0]
+        self._takes_broken_calls = True
+        self._takes_broken_calls = _FUNCTION in _probe(render, self._messages(_BROKEN_CALL_PROBE, self._form))
         self._takes_system = _VALUE in _probe(
             render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
         )
@@ -163,12 +170,16 @@ class Conversation:
                     "type": "function",
                     "function": {
                         "name": call.name,
-                        "arguments": (call.arguments or "{}") if form.arguments_as_text else call.parsed_arguments(),
+                        "arguments": (call.arguments or "{}") if form.arguments_as_text else self._arguments(call),
                     },
                 }
                 for number, call in enumerate(turn.tool_calls)
             ]
         return message
+
+    def _arguments(self, call: ToolCall) -> dict[str, Any] | str:
+        found = call.parsed_arguments()
+        return found if isinstance(found, dict) or self._takes_broken_calls else {"arguments": found}
 
     def _id(self, given: str) -> str:
         if not self._short_ids or (len(given) == 9 and given.isascii() and given.isalnum()):

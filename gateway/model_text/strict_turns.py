@@ -54,7 +54,7 @@ def results_as_text(turns: Sequence[Turn]) -> list[Turn]:
 
 def alternating(turns: Sequence[Turn], *, takes_system: bool) -> list[Turn]:
     """Return the turns with one system turn at most, at the beginning, and a user turn after it; then no two adjacent
-    turns without calls are of one role, results follow a turn with calls, and calls have a result.
+    turns are of one role except calls, results follow a turn with calls, and calls have a result.
 
     What the user says next to a result becomes part of it. `takes_system`: otherwise the first user turn contains the
     system's text."""
@@ -69,7 +69,7 @@ def alternating(turns: Sequence[Turn], *, takes_system: bool) -> list[Turn]:
     def belongs(group: Sequence[Turn], turn: Turn) -> bool:
         if is_result(group[0]):
             return turn.role == "user"
-        return group[0].role == turn.role and not (group[0].tool_calls or turn.tool_calls)
+        return group[0].role == turn.role and not group[-1].tool_calls
 
     return merge_turns(said, belongs, _PARAGRAPH)
 

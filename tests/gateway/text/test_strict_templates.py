@@ -1,12 +1,14 @@
 """Conversations that a strict template rejects as they are: merged and moved until it takes them."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairlane.gateway.dialects.openai.requests import Turn
-from fairlane.gateway.dialects.openai.tools import ToolCall
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
 from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.families import STRICT_TEMPLATES, prompt_text, strict_model
-from tests.support.gateway.tool_models import tool_card
+from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 
 strict = pytest.mark.parametrize("name", STRICT_TEMPLATES)
 
@@ -85,7 +87,7 @@ def test_a_call_may_have_no_result(name: str) -> None:
 
 
 @strict
-def test_text_before_calls_stays_a_turn(name: str) -> None:
+def test_text_before_calls_is_in_their_turn(name: str) -> None:
     turns = [
         user("Hi."),
         said("Well."),
@@ -130,3 +132,28 @@ def test_calls_made_together_follow_each_other_where_a_turn_holds_one() -> None:
     order = [text.index(word) for word in ('"one"', '"two"', '"x"', "\n\nb")]
     assert order == sorted(order)
     assert text.count('"look"') == 3
+
+
+_ids = st.sampled_from([None, "1", "2", "abcdefghi"])
+_calls = st.builds(ToolCall, name=st.sampled_from(["look", ""]), arguments=st.sampled_from(["{}", "", "x"]), id=_ids)
+_turns = st.lists(
+    st.builds(Turn, role=st.sampled_from(["user", "system", "developer"]), content=st.sampled_from(["a", ""]))
+    | st.builds(Turn, role=st.sampled_from(["tool", "function"]), content=st.just("a"), tool_call_id=_ids)
+    | st.builds(
+        Turn,
+        role=st.just("assistant"),
+        content=st.sampled_from(["a", ""]),
+        tool_calls=st.lists(_calls, max_size=2).map(tuple),
+        reasoning=st.sampled_from([None, "hm"]),
+    ),
+    min_size=1,
+    max_size=7,
+)
+MODELS = [*map(strict_model, STRICT_TEMPLATES), *(TextModel(tool_card(name)) for name in TOOL_MODELS)]
+LOOK = Tool(name="look", parameters={"type": "object", "properties": {}})
+
+
+@given(_turns, st.sampled_from(MODELS), st.sampled_from([[], [LOOK]]))
+@settings(max_examples=200, deadline=None)
+def test_no_conversation_is_refused(turns: list[Turn], model: TextModel, tools: list[Tool]) -> None:
+    model.chat_prompt(turns, tools)

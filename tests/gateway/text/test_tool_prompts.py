@@ -184,6 +184,12 @@ def test_broken_arguments_of_an_earlier_call_are_told_as_they_are() -> None:
     assert '"Kö' in text_of("Mistral, newer", [ASKED, broken])
 
 
+def test_broken_arguments_are_one_argument_where_a_template_wants_an_object() -> None:
+    broken = Turn(role="assistant", content=None, tool_calls=(call(arguments='{"city": "Kö'),))
+
+    assert '<parameter=arguments>\n{"city": "Kö\n</parameter>' in text_of("Qwen 3.5", [ASKED, broken, TURNS[2]])
+
+
 def test_gpt_oss_reads_reasoning_as_its_template_takes_it() -> None:
     calls = (call(),)
     thought = Turn(role="assistant", content=None, reasoning="Clouds?", tool_calls=calls)

@@ -191,7 +191,7 @@ _MISTRAL = (
 {%- if message.role == 'user' %}{{ '[INST]' + message.content + '[/INST]' }}
 {%- elif message.role == 'tool' %}{{ '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}
 {%- elif message.role != 'assistant' %}{{ raise_exception('Only user, assistant and tool') }}
-{%- elif message.tool_calls is defined %}{% for call in message.tool_calls %}
+{%- elif message.tool_calls is defined %}{{ message.content or '' }}{% for call in message.tool_calls %}
 {{- '[TOOL_CALLS]' ~ call.function | tojson }}{% endfor %}{{ eos_token }}
 {%- else %}{{ message.content + eos_token }}{% endif %}{% endfor %}"""
 )
