@@ -149,10 +149,10 @@ def test_stop_strings_do_not_count_before_the_least_number_of_tokens() -> None:
     assert streamed(stream, [list(ids)]) == ("is ", len(BYTES.encode("is is")), True)
 
 
-@pytest.mark.parametrize("stop", [(), ("never",), ("nothing 🙂",)])
+@pytest.mark.parametrize("stop", [(), ("never",), ("nothing 🚀",)])
 @pytest.mark.parametrize("model", [BYTES, PIECES])
 def test_a_character_that_the_end_cuts_is_dropped(model: TextModel, stop: tuple[str, ...]) -> None:
-    ids = list(model.encode("nothing 🙂"))[:-1]
+    ids = list(model.encode("nothing 🚀"))[:-1]
 
     assert streamed(TokenStream(model, stop), [[token] for token in ids]) == ("nothing ", len(ids), False)
 
