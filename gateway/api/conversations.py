@@ -16,7 +16,7 @@ from fairlane.gateway.api.files import page
 from fairlane.gateway.api.responses import ItemsQuery, items_page, read_items_query
 from fairlane.gateway.api.stored_input import StoredInput, decoded
 from fairlane.gateway.dialects.openai.batches import MAX_METADATA, MAX_METADATA_KEY, ListPage
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient, NoneIfNoItems
 from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, new_id
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.response_conversation import KeptConversation, read_conversation
@@ -40,7 +40,7 @@ Metadata = Lenient[
 class ConversationBody(Fields):
     """The body of `POST /v1/conversations`."""
 
-    items: Items | None = None
+    items: Annotated[Items | None, NoneIfNoItems] = None
     metadata: Metadata = None
 
 
@@ -53,7 +53,7 @@ class ConversationChange(Fields):
 class ConversationItems(Fields):
     """The body of `POST /v1/conversations/{id}/items`."""
 
-    items: Items
+    items: Annotated[Items | None, NoneIfNoItems]
 
 
 def documents(items: Items | None) -> list[Json]:

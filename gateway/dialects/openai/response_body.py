@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Lenient, Off, Text, lenient_in
+from fairlane.gateway.dialects.openai.field_types import (
+    Fields,
+    Hint,
+    Ignored,
+    Lenient,
+    NoneIfEmpty,
+    NoneIfNoItems,
+    Off,
+    Text,
+    lenient_in,
+)
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import EffortWord, Rendering, TemplateVariables, with_effort
@@ -98,16 +108,16 @@ ConversationId = Annotated[
 class InputTokensBody(SampledBody):
     """The body of `POST /v1/responses/input_tokens`: a response's, of which only the prompt counts."""
 
-    input: Items | None = None
+    input: Annotated[Items | None, NoneIfNoItems] = None
     instructions: Text | None = None
-    previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
-    conversation: ConversationId | None = None
+    previous_response_id: Annotated[Hint | None, NoneIfEmpty] = None
+    conversation: Annotated[ConversationId | None, NoneIfEmpty] = None
     store: bool | None = None
     max_output_tokens: Count | None = None
     max_tool_calls: int | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: Annotated[list[Hint], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
+    truncation: Annotated[Literal["auto", "disabled"] | None, NoneIfEmpty] = None
     tools: ResponseTools | None = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -249,7 +249,6 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"max_tokens": 5}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"instructions": "\ud800"}, "instructions"),
-        ({"previous_response_id": ""}, "previous_response_id"),
     ],
 )
 def test_what_is_wrong_or_not_served_is_named(fields: dict[str, Any], param: str) -> None:

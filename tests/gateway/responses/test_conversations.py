@@ -152,7 +152,6 @@ async def test_what_is_kept_is_gone_with_its_tenant_and_unreadable_before(served
         (PATH, {"items": [{"type": "nonsense"}]}, "items.[0]"),
         (PATH, {"items": [{"type": "item_reference", "id": "msg_1"}]}, "items.[0]"),
         (f"{PATH}/{{talk}}/items", {}, "items"),
-        (f"{PATH}/{{talk}}/items", {"items": []}, "items"),
         (RESPONSES, {"conversation": {"id": 1}}, "conversation"),
         (RESPONSES, {"conversation": ["x"]}, "conversation"),
         (RESPONSES, {"conversation": "{talk}", "previous_response_id": "{made}"}, "conversation"),
@@ -169,6 +168,25 @@ async def test_what_is_wrong_is_named(served: Served, path: str, body: dict[str,
 
     assert error_of(answer) == (400, "invalid_request_error")
     assert answer.json()["error"]["param"].startswith(param)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"items": [], "metadata": {}}),
+        (PATH, {"items": None, "metadata": None}),
+        (f"{PATH}/{{talk}}/items", {"items": []}),
+        (RESPONSES, {"input": [], "conversation": "{talk}"}),
+        (RESPONSES, {"input": "x", "conversation": "", "previous_response_id": "", "truncation": ""}),
+        (RESPONSES, {"input": "x", "conversation": {}, "previous_response_id": None, "truncation": None}),
+    ],
+)
+async def test_what_is_empty_asks_for_nothing(served: Served, path: str, body: dict[str, Any]) -> None:
+    talk = (await served.post(PATH, {"items": [ANN]})).json()["id"]
+    filled = {name: talk if value == "{talk}" else value for name, value in body.items()}
+    answer = await served.post(path.format(talk=talk), {**({"model": "tiny"} if path == RESPONSES else {}), **filled})
+
+    assert answer.status_code == 200, answer.text
 
 
 async def test_conversations_are_bounded(valkey_url: str) -> None:
