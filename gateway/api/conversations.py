@@ -16,7 +16,7 @@ from fairlane.gateway.api.files import page
 from fairlane.gateway.api.responses import ItemsQuery, items_page, read_items_query
 from fairlane.gateway.api.stored_input import StoredInput, decoded
 from fairlane.gateway.dialects.openai.batches import MAX_METADATA, MAX_METADATA_KEY, ListPage
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient, NoneIfNoItems
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, NoneIfNoItems
 from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, new_id
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.response_conversation import KeptConversation, read_conversation
@@ -32,22 +32,20 @@ ITEM_PATH = ITEMS_PATH + "/{item}"
 Body = TypeVar("Body", bound=Fields)
 
 
-Metadata = Lenient[
-    Annotated[dict[Annotated[Hint, Field(max_length=MAX_METADATA_KEY)], Hint], Field(max_length=MAX_METADATA)]
-]
+Metadata = Annotated[dict[Annotated[Hint, Field(max_length=MAX_METADATA_KEY)], Hint], Field(max_length=MAX_METADATA)]
 
 
 class ConversationBody(Fields):
     """The body of `POST /v1/conversations`."""
 
     items: Annotated[Items | None, NoneIfNoItems] = None
-    metadata: Metadata = None
+    metadata: Metadata | None = None
 
 
 class ConversationChange(Fields):
     """The body of `POST /v1/conversations/{id}`."""
 
-    metadata: Metadata = None
+    metadata: Metadata | None = None
 
 
 class ConversationItems(Fields):

@@ -129,6 +129,11 @@ async def furnish(served: Served) -> Names:
     async with served.sdk() as client:
         batches = [await begun(client, lines(3)) for _ in range(FILES)]
         responses = [await client.responses.create(model="tiny", input="Hello") for _ in range(FILES)]
+        talks = [await client.conversations.create(items=[{"role": "user", "content": "Hi"}]) for _ in range(FILES)]
+        items = [(await client.conversations.items.list(talk.id)).data[0].id for talk in talks]
+    asked = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
+    inline = {"requests": [{"custom_id": "a", "params": asked}]}
+    messages = [(await served.post("/v1/messages/batches", inline)).json()["id"] for _ in range(FILES)]
     files = [batch.input_file_id for batch in batches]
     return {
         "tenant": TENANTS,
@@ -137,6 +142,9 @@ async def furnish(served: Served) -> Names:
         "input_file_id": files,
         "batch": [batch.id for batch in batches],
         "response_id": [response.id for response in responses],
+        "conversation": [talk.id for talk in talks],
+        "item": [item or "" for item in items],
+        "message_batch": messages,
     }
 
 

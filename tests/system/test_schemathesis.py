@@ -15,7 +15,8 @@ pytestmark = [
     pytest.mark.skipif(not TOOL.exists(), reason="schemathesis is not in .venv/tools"),
 ]
 
-EXAMPLES = dict.fromkeys(("tenant", "model", "file", "input_file_id", "batch", "response_id"), ("a", "b"))
+NAMED = ("tenant", "model", "file", "input_file_id", "batch", "response_id", "conversation", "item", "message_batch")
+EXAMPLES = dict.fromkeys(NAMED, ("a", "b"))
 CASES, WITHIN_S, FEWEST = 1, 15, {"tenant": 100, "admin": 100, "anyone": 20}
 
 

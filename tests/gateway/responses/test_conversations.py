@@ -151,6 +151,8 @@ async def test_what_is_kept_is_gone_with_its_tenant_and_unreadable_before(served
     [
         (PATH, {"items": [{"type": "nonsense"}]}, "items.[0]"),
         (PATH, {"items": [{"type": "item_reference", "id": "msg_1"}]}, "items.[0]"),
+        (PATH, {"metadata": {"a": 1}}, "metadata.a"),
+        (f"{PATH}/{{talk}}", {"metadata": {str(number): "" for number in range(17)}}, "metadata"),
         (f"{PATH}/{{talk}}/items", {}, "items"),
         (RESPONSES, {"conversation": {"id": 1}}, "conversation"),
         (RESPONSES, {"conversation": ["x"]}, "conversation"),
