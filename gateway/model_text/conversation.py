@@ -191,13 +191,15 @@ class Conversation:
 def _with_ids(turns: Sequence[Turn]) -> Iterator[Turn]:
     """Yield the turns; a result without a call's id has that of the first call before it without a result."""
     waiting: dict[str, str] = {}
+    last: str | None = None
     for turn in turns:
         if turn.tool_calls:
             waiting = {_id_of(call, number): call.name for number, call in enumerate(turn.tool_calls)}
         if is_result(turn):
-            known = turn.tool_call_id or next(iter(waiting), "call_0")
-            called = waiting.pop(known, None)
-            turn = replace(turn, tool_call_id=known, name=turn.name or called)
+            last = turn.tool_call_id or next(iter(waiting), last)
+            known = turn.tool_call_id if last is None else last
+            called = waiting.pop(last or "", None)
+            turn = replace(turn, tool_call_id=known, name=turn.name or called or turn.name)
         yield turn
 
 

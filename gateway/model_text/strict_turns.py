@@ -107,7 +107,7 @@ def _paired(turns: Sequence[Turn]) -> Iterator[Turn]:
         groups[-1].append(turn)
     yield from _as_said(groups[0])
     for number, (turn, *rest) in enumerate(groups[1:], 2):
-        ids = {call.id for call in turn.tool_calls}
+        ids = {call.id for call in turn.tool_calls if call.id}
         adjacent = len(list(itertools.takewhile(is_result, rest)))
         answers, others = list[Turn](), list[Turn]()
         for place, each in enumerate(rest):
