@@ -162,11 +162,12 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     root_path: RootPath | None = None
     # Origins whose web pages may call the tenants' port from a browser.
     cors_origins: Origins = Origins()
-    # How long a response of `/v1/responses` is kept, unless the request has `store: false`; 0 keeps none.
+    # How long responses are kept, unless the request has `store: false`, and conversations after their last change; 0
+    # keeps none.
     responses_kept_s: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 3_600.0
-    # Largest response that is kept, with the conversation before it.
+    # Largest response that is kept, with the conversation before it, and largest conversation.
     response_bytes: ByteSize = ByteSize(4 * 2**20)
-    # Kept responses of one tenant, compressed. Above it the oldest are deleted.
+    # Kept responses and conversations of one tenant, compressed. Above it the oldest are deleted.
     responses_kept_bytes: ByteSize = ByteSize(64 * 2**20)
     # After SIGTERM, streams may continue for this long; then they end with an error.
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0

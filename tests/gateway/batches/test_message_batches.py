@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anthropic
@@ -12,12 +14,14 @@ import pytest
 from anthropic.types.messages import MessageBatch
 from anthropic.types.messages.batch_create_params import Request
 
+from fairlane.gateway.batches import line_runner, open_batch
 from tests.support.gateway.batch_files import begun, ended, folder_settings, line
 from tests.support.gateway.served import SAID, WAIT_S, Served, serving, until
 
 pytestmark = pytest.mark.anyio
 
 PATH = "/v1/messages"
+A_DAY_LATER = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
 BATCHES = f"{PATH}/batches"
 ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "Where?"}]}
 
@@ -119,6 +123,21 @@ async def test_a_cancelled_batch_lists_what_did_not_run(valkey_url: str, tmp_pat
     assert {*found} == {f"r{number}" for number in range(6)}
     assert counts(batch) == {kind: kinds.count(kind) for kind in {*kinds}}
     assert kinds.count("canceled") >= 5
+
+
+async def test_what_has_not_run_within_a_day_expires(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_runner, "LANDING_S", 0.1)
+    await served.tenant()
+    served.worker.limit = 2
+    async with claude(served) as client:
+        made = await client.messages.batches.create(requests=[request("a"), request("b")])
+        await until(lambda: len(served.worker.seen) == 2)
+        monkeypatch.setattr(open_batch, "time", A_DAY_LATER)
+        batch = await over(client, made)
+        found = await results(client, batch)
+
+    assert counts(batch) == {"expired": 2}
+    assert {name: result.type for name, result in found.items()} == {"a": "expired", "b": "expired"}
 
 
 async def test_batches_are_listed_in_both_directions(served: Served) -> None:
