@@ -11,6 +11,7 @@ from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import MAX_DEPTH
+from tests.support.gateway.families import STRICT_TEMPLATES, prompt_text, strict_model
 
 HELLO = {"role": "user", "content": "Hello"}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "9h", "scope": {}}}
@@ -177,3 +178,15 @@ def test_what_is_dropped_is_named() -> None:
     assert turns[1] == Turn(role="assistant", content="a")
     names = ("content.content.image", "content.fallback", "id", "stop_reason")
     assert sorted(reading.ignored) == ["citations", *(f"messages.{name}" for name in names)]
+
+
+@pytest.mark.parametrize("name", STRICT_TEMPLATES)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_reminder_of_claude_code_fits_a_strict_template(name: str, before: bool) -> None:
+    blocks = [text("Mind."), result("rain")] if before else [result("rain"), text("Mind.")]
+    turns = read(HELLO, {"role": "assistant", "content": [call()]}, {"role": "user", "content": blocks})
+    model = strict_model(name)
+
+    told = prompt_text(model, model.chat_prompt(turns))
+
+    assert told.index("look") < min(told.index("rain"), told.index("Mind.")) < told.rindex("Hello")
