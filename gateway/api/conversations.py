@@ -17,7 +17,7 @@ from fairlane.gateway.api.responses import ItemsQuery, items_page, read_items_qu
 from fairlane.gateway.api.stored_input import StoredInput, decoded
 from fairlane.gateway.dialects.openai.batches import MAX_METADATA, MAX_METADATA_KEY, ListPage
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, NoneIfNoItems
-from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, new_id
+from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, ItemIds, new_id
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.response_conversation import KeptConversation, read_conversation
 from fairlane.gateway.dialects.openai.response_items import GivenItem, Items, Json, ReferenceItem
@@ -54,12 +54,12 @@ class ConversationItems(Fields):
     items: Annotated[Items | None, NoneIfNoItems]
 
 
-def documents(items: Items | None) -> list[Json]:
+def documents(items: Items | None, conversation_id: str) -> list[Json]:
     """Return items as they are stored. Raises ApiError for a reference."""
     for index, item in enumerate(items or ()):
         if isinstance(item, ReferenceItem):
             raise invalid(f"items.[{index}]", "A conversation contains items, not references to them.")
-    return [item.as_json() for item in items or () if not isinstance(item, ReferenceItem)]
+    return [item.as_json(ItemIds(conversation_id).drawn) for item in items or () if not isinstance(item, ReferenceItem)]
 
 
 class ConversationObject(TypedDict):
@@ -107,7 +107,9 @@ class Conversations:
     async def create(self, context: RequestContext) -> None:
         asked = await self._read(context, ConversationBody)
         caller, conversation_id = context.caller, new_id(CONVERSATION.removesuffix("_"))
-        made = KeptConversation(conversation_id, int(time.time()), documents(asked.items), asked.metadata or {})
+        made = KeptConversation(
+            conversation_id, int(time.time()), documents(asked.items, conversation_id), asked.metadata or {}
+        )
         content = msgspec.json.encode(made)
         if not await self.stored.kept.keep(caller.root, caller.account, conversation_id, content):
             raise _too_large()
@@ -130,7 +132,7 @@ class Conversations:
         await send_json(context.send, document, [])
 
     async def add_items(self, context: RequestContext) -> None:
-        items = documents((await self._read(context, ConversationItems)).items)
+        items = documents((await self._read(context, ConversationItems)).items, context.path_params["conversation"])
         await self._change(context, lambda known: known.extended(items))
         await send_json(context.send, page(items, len(items)), [])
 

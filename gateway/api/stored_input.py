@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, is_response, response_of
+from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, is_response, stored_with
 from fairlane.gateway.dialects.openai.response_conversation import Stored, read_conversation, read_kept
 from fairlane.gateway.dialects.openai.response_items import Json, is_reference
 from fairlane.gateway.errors import ApiError, invalid
@@ -76,27 +76,35 @@ class StoredInput:
         return found
 
     async def _items(self, caller: Caller, ids: Sequence[str]) -> tuple[dict[str, Json], int]:
-        """Return those items of stored responses that have one of the ids, and the bytes read.
+        """Return those items of stored responses and conversations that have one of the ids, and the bytes read.
 
         A conversation's last response contains the earlier items too, so most bodies need one read."""
         wanted, found, read, size = set(ids), dict[str, Json](), set[str](), 0
         for item_id in reversed(ids):
-            response_id = None if item_id in found else response_of(item_id)
-            if response_id is None or response_id in read:
+            places = None if item_id in found else stored_with(item_id)
+            if places is None or places[0] in read:
                 continue
             if len(read) >= MOST_READ:
-                raise invalid(
-                    "input",
-                    f"`input` refers to items of more than {MOST_READ} stored responses: send the items themselves.",
+                message = (
+                    f"`input` refers to items of more than {MOST_READ} stored responses: send the items themselves."
                 )
-            read.add(response_id)
-            content = await self.kept.read(caller.root, caller.account, response_id)
-            if content is None:
-                continue
-            size += len(content)
-            kept = await decoded(read_kept, content)
-            found |= {item["id"]: item for item in kept.whole() if item["id"] in wanted}
+                raise invalid("input", message)
+            read.add(places[0])
+            for stored_id, items_of in zip(places, (_items_of_response, _items_of_conversation), strict=True):
+                content = await self.kept.read(caller.root, caller.account, stored_id)
+                if content is not None:
+                    size += len(content)
+                    found |= {item["id"]: item for item in await decoded(items_of, content) if item["id"] in wanted}
+                    break
         return found, size
+
+
+def _items_of_response(content: bytes) -> list[Json]:
+    return read_kept(content).whole()
+
+
+def _items_of_conversation(content: bytes) -> list[Json]:
+    return read_conversation(content).items
 
 
 async def decoded(read: Callable[[bytes], T], content: bytes) -> T:

@@ -47,7 +47,7 @@ async def test_reasoning_comes_back_encrypted_and_is_read_again(served: Served) 
         reasoning, message = answer.output
         assert reasoning.type == "reasoning"
         assert reasoning.encrypted_content
-        assert "Ann" not in reasoning.encrypted_content
+        assert "user is" not in reasoning.encrypted_content
         call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
         carried = {
             "type": "reasoning",

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from fairlane.gateway.api.stored_input import MOST_READ
-from fairlane.gateway.dialects.openai.item_ids import response_of
+from fairlane.gateway.dialects.openai.item_ids import stored_with
 from tests.support.gateway.response_events import RESPONSES, events, prompt
 from tests.support.gateway.served import SAID, Served
 
@@ -53,9 +53,19 @@ async def test_items_of_the_input_and_of_streams_can_be_referred_to(served: Serv
         again = await sdk.responses.create(model="tiny", input=[*references, WHO])  # type: ignore[list-item]
         counted = await sdk.responses.create(model="tiny", previous_response_id=again.id, input=[*references])
 
-    assert {response_of(each) for each in ids if each is not None} == {last.response.id}
+    assert {places[0] for each in ids if (places := stored_with(each or "")) is not None} == {last.response.id}
     assert said(served) == ["I am Ann.", SAID, "Who am I?", SAID, "I am Ann.", SAID]
     assert counted.status == "completed"
+
+
+async def test_an_item_of_a_conversation_can_be_referred_to(served: Served) -> None:
+    async with served.sdk() as sdk:
+        talk = await sdk.conversations.create(items=[{"role": "user", "content": "I am Ann."}])
+        added = await sdk.conversations.items.create(talk.id, items=[{"role": "user", "content": "And Bob."}])
+        first = (await sdk.conversations.items.list(talk.id, order="asc")).data[0].id
+    await ask(served, {"type": "item_reference", "id": added.data[0].id}, {"id": first}, WHO)
+
+    assert said(served) == ["And Bob.", "I am Ann.", "Who am I?"]
 
 
 async def test_a_later_response_keeps_an_item_whose_own_response_is_deleted(served: Served) -> None:
