@@ -61,15 +61,10 @@ class MessageBatches:
         ]
 
     async def create(self, context: RequestContext) -> None:
-        content = await self._content(context)
-        file_id = _file_id(context.caller, key_of(context.headers), content)
-        asked = BatchBody(input_file_id=file_id, endpoint=_ENDPOINT, completion_window=_WINDOW)
         try:
-            keep = partial(self._keep, context.caller, file_id, content)
-            known, is_replayed = await self.batches.start(context, asked, keep, is_inline=True)
-        except ApiError:
-            await self._discard(context.caller, file_id)
-            raise
+            known, is_replayed = await self._create(context)
+        finally:
+            context.exchange.release()
         await send_json(context.send, shown(known), [REPLAYED] if is_replayed else [])
 
     async def list(self, context: RequestContext) -> None:
@@ -141,15 +136,22 @@ class MessageBatches:
             raise not_found("batch")
         return found
 
-    async def _content(self, context: RequestContext) -> bytes:
-        bounds = self.batches.bounds
+    async def _create(self, context: RequestContext) -> tuple[KnownBatch, bool]:
+        bounds, caller, key = self.batches.bounds, context.caller, key_of(context.headers)
+        body = await context.read_body(max_bytes=bounds.room.cap_bytes, timeout_s=bounds.body_timeout_s)
+
+        def read() -> tuple[bytes, str]:
+            content = as_lines(read_requests(body), ANTHROPIC_PATH, MAX_LINE_BYTES)
+            return content, _file_id(caller, key, content)
+
+        content, file_id = await bounds.room.run(context.tenant, len(body), read)
+        asked = BatchBody(input_file_id=file_id, endpoint=_ENDPOINT, completion_window=_WINDOW)
         try:
-            body = await context.read_body(max_bytes=bounds.room.cap_bytes, timeout_s=bounds.body_timeout_s)
-            return await bounds.room.run(
-                context.tenant, len(body), lambda: as_lines(read_requests(body), ANTHROPIC_PATH, MAX_LINE_BYTES)
-            )
-        finally:
-            context.exchange.release()
+            keep = partial(self._keep, caller, file_id, content)
+            return await self.batches.start(context, asked, keep, is_inline=True)
+        except ApiError:
+            await self._discard(caller, file_id)
+            raise
 
     async def _keep(self, caller: Caller, file_id: str, content: bytes) -> StoredFile:
         """Store the requests as a file."""
