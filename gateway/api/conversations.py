@@ -22,8 +22,9 @@ from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.response_conversation import KeptConversation, read_conversation
 from fairlane.gateway.dialects.openai.response_items import GivenItem, Items, Json, ReferenceItem
 from fairlane.gateway.errors import ApiError, invalid, not_found
-from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.http.sse import Headers, send_json
 from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
+from fairlane.gateway.pipeline.prepare import ignored_header
 
 PATH = "/v1/conversations"
 ONE_PATH = PATH + "/{conversation}"
@@ -105,7 +106,7 @@ class Conversations:
         ]
 
     async def create(self, context: RequestContext) -> None:
-        asked = await self._read(context, ConversationBody)
+        asked, headers = await self._read(context, ConversationBody)
         caller, conversation_id = context.caller, new_id(CONVERSATION.removesuffix("_"))
         made = KeptConversation(
             conversation_id, int(time.time()), documents(asked.items, conversation_id), asked.metadata or {}
@@ -113,15 +114,15 @@ class Conversations:
         content = msgspec.json.encode(made)
         if not await self.stored.kept.keep(caller.root, caller.account, conversation_id, content):
             raise _too_large()
-        await send_json(context.send, made.shown(), [])
+        await send_json(context.send, made.shown(), headers)
 
     async def show(self, context: RequestContext) -> None:
         await send_json(context.send, (await self._found(context)).shown(), [])
 
     async def update(self, context: RequestContext) -> None:
-        asked = await self._read(context, ConversationChange)
+        asked, headers = await self._read(context, ConversationChange)
         changed = await self._change(context, lambda known: replace(known, metadata=asked.metadata or {}))
-        await send_json(context.send, changed.shown(), [])
+        await send_json(context.send, changed.shown(), headers)
 
     async def delete(self, context: RequestContext) -> None:
         caller, conversation_id = context.caller, context.path_params["conversation"]
@@ -132,9 +133,10 @@ class Conversations:
         await send_json(context.send, document, [])
 
     async def add_items(self, context: RequestContext) -> None:
-        items = documents((await self._read(context, ConversationItems)).items, context.path_params["conversation"])
+        asked, headers = await self._read(context, ConversationItems)
+        items = documents(asked.items, context.path_params["conversation"])
         await self._change(context, lambda known: known.extended(items))
-        await send_json(context.send, page(items, len(items)), [])
+        await send_json(context.send, page(items, len(items)), headers)
 
     async def list_items(self, context: RequestContext) -> None:
         query = read_items_query(ItemsQuery, context)
@@ -155,12 +157,14 @@ class Conversations:
             raise not_found("item")
         await send_json(context.send, (await self._change(context, without)).shown(), [])
 
-    async def _read(self, context: RequestContext, kind: type[Body]) -> Body:
+    async def _read(self, context: RequestContext, kind: type[Body]) -> tuple[Body, Headers]:
         room = self.bounds.room
+        reading = Reading(room.most_token_ids(1))
         try:
             body = await context.read_body(max_bytes=room.most_bytes(1), timeout_s=self.bounds.body_timeout_s)
-            parse = partial(checked, kind, {}, body or b"{}", Reading(room.most_token_ids(1)))
-            return await room.run(context.tenant, len(body), parse)
+            parse = partial(checked, kind, {}, body or b"{}", reading)
+            asked = await room.run(context.tenant, len(body), parse)
+            return asked, ignored_header(reading.ignored)
         finally:
             context.exchange.release()
 

@@ -31,4 +31,4 @@ class CountTokens:
             context.exchange.release()
         if len(prompt) > model.context_length:  # as for `POST /tokenize`
             raise too_long(len(prompt), request, model, prompt_param=kind.prompt_param)
-        await send_json(context.send, {**self.shown, "input_tokens": len(prompt)}, ignored_header(request))
+        await send_json(context.send, {**self.shown, "input_tokens": len(prompt)}, ignored_header(request.ignored))

@@ -150,12 +150,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
-        return [*_served_as(self.service_level.lane.name, self.class_name(jobs)), *ignored_header(self.request)]
+        return [*_served_as(self.service_level.lane.name, self.class_name(jobs)), *ignored_header(self.request.ignored)]
 
 
-def ignored_header(request: GenerationRequest) -> Headers:
-    """Return the header that names the request's ignored fields, if there are any."""
-    return [(IGNORED_HEADER.encode(), ", ".join(request.ignored).encode("ascii"))] if request.ignored else []
+def ignored_header(ignored: Sequence[str]) -> Headers:
+    """Return the header that names ignored fields, if there are any."""
+    return [(IGNORED_HEADER.encode(), ", ".join(ignored).encode("ascii"))] if ignored else []
 
 
 @cache  # few distinct combinations of lane and class

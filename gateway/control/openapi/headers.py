@@ -123,6 +123,7 @@ def of_request(row: Documented) -> list[Json]:
 def of_success(row: Documented) -> Json:
     """Return the headers of an operation's successful response."""
     known = [*(_RESPONSE_OF_A_MODEL if _is_generation(row) else ()), *(_REPLAYED if _is_idempotent(row) else ())]
+    known += [IGNORED_HEADER] if _names_ignored(row) else []
     return {**_of_any_response(row), **_refs([*known, *(_TAGGED if row.tagged else ())])}
 
 
@@ -142,6 +143,13 @@ def _of_any_response(row: Documented) -> Json:
 
 def _is_generation(row: Documented) -> bool:
     return STREAM in row.answers and row.who == "tenant"
+
+
+def _names_ignored(row: Documented) -> bool:
+    """Return whether an operation without a model's answer names ignored fields."""
+    return row.body is not None and row.path.startswith(
+        ("/v1/conversations", "/v1/messages/count_tokens", "/v1/responses/input_tokens")
+    )
 
 
 def _is_idempotent(row: Documented) -> bool:

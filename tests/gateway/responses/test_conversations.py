@@ -6,6 +6,7 @@ from typing import Any
 import openai
 import pytest
 
+from fairlane.gateway.request.service_level import IGNORED_HEADER
 from tests.support.gateway.response_events import RESPONSES, events, prompt
 from tests.support.gateway.served import SAID, Served, error_of, serving, settings
 
@@ -189,6 +190,14 @@ async def test_what_is_empty_asks_for_nothing(served: Served, path: str, body: d
     answer = await served.post(path.format(talk=talk), {**({"model": "tiny"} if path == RESPONSES else {}), **filled})
 
     assert answer.status_code == 200, answer.text
+
+
+async def test_unknown_fields_are_ignored_and_named(served: Served) -> None:
+    made = await served.post(PATH, {"items": [{**ANN, "mood": "good"}], "flavour": "mint"})
+    changed = await served.post(f"{PATH}/{made.json()['id']}", {"metadata": {}, "flavour": "mint"})
+
+    assert made.headers[IGNORED_HEADER] == "flavour, items.mood"
+    assert changed.headers[IGNORED_HEADER] == "flavour"
 
 
 async def test_conversations_are_bounded(valkey_url: str) -> None:
