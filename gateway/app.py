@@ -28,6 +28,7 @@ from fairlane.gateway.api import (
     messages,
     requests,
     responses,
+    scores,
     tokenize,
 )
 from fairlane.gateway.api.batches import BatchEndpoints
@@ -88,6 +89,8 @@ def create_app(resources: Resources) -> Starlette:
         completions.COMPLETION_PATH: completions.COMPLETION,
         messages.MESSAGES_PATH: messages.MESSAGES,
         embeddings.PATH: embeddings.EMBEDDINGS,
+        **dict.fromkeys(scores.SCORE_PATHS, scores.SCORE),
+        **dict.fromkeys(scores.RERANK_PATHS, scores.RERANK),
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     of_lines: dict[str, Endpoint] = {

@@ -7,6 +7,7 @@
     choices.py   OpenAI's chat and plain completions
     messages.py  Anthropic's messages
     embeddings.py  OpenAI's embeddings
+    scores.py   vLLM's scores, and rankings of documents
     responses.py OpenAI's responses, whole and as numbered events
     response_output.py  their output items, one after the other
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
-from fairlane.gateway.dialects.openai.embeddings import EmbeddingRequest
+from fairlane.gateway.dialects.pooling.embeddings import EmbeddingRequest
 
 FLOAT_BYTES = 4
 _encode = msgspec.json.Encoder().encode
@@ -18,7 +18,6 @@ class EmbeddingAnswer(AnswerBuilder):
     """The response of an endpoint that does not stream."""
 
     def whole(self) -> Json:
-        usage = self.usage()
         return {
             "object": "list",
             "data": [
@@ -26,8 +25,12 @@ class EmbeddingAnswer(AnswerBuilder):
                 for index, vector in enumerate(self._vectors())
             ],
             "model": self._model.name,
-            "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
+            "usage": self._usage(),
         }
+
+    def _usage(self) -> dict[str, int]:
+        charged = self.usage().prompt_tokens
+        return {"prompt_tokens": charged, "total_tokens": charged}
 
     def ending(self) -> bytes:
         return b""

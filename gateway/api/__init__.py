@@ -5,6 +5,7 @@
     messages.py      Anthropic's messages, and the count of their tokens
     responses.py     the Responses API
     embeddings.py    a vector for each input
+    scores.py        scores of pairs of texts, and rankings of documents
     recording.py     writes request records for generation
     requests.py      GET /v1/requests/{id}: the outcome of one request, and the reason for it
     models.py        GET /v1/models

@@ -1,7 +1,7 @@
 """`POST /v1/embeddings`: a vector for each input, from an embedding model."""
 
 from fairlane.gateway.answers.embeddings import EmbeddingAnswer
-from fairlane.gateway.dialects.openai.embeddings import MAX_INPUTS, EmbeddingRequest, parse_embeddings
+from fairlane.gateway.dialects.pooling.embeddings import MAX_INPUTS, EmbeddingRequest, parse_embeddings
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.prepare import Kind, Tokens

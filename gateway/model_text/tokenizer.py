@@ -121,6 +121,13 @@ class TextModel:
             return self._controlled(given(prompt), marked=True)
         return self._ids(prompt, "input")
 
+    def start(self, text: str, most: int | None) -> tuple[int, ...]:
+        """Return the first `most` tokens of a text without control tokens, or all. Raises PromptTooLong for all."""
+        if most is None:
+            return self._controlled(given(text), marked=False)
+        longest = self.vocabulary.longest_token
+        return self._control.encode(given(text if longest is None else text[: most * longest + _MARGIN_CHARS]))[:most]
+
     def encode(self, text: str, *, marked: bool = True, last: int | None = None) -> tuple[int, ...]:
         """Return the tokens of plain text. `marked`: with the tokens that the model expects around it. Raises
         PromptTooLong."""
@@ -196,6 +203,20 @@ class TextModel:
         least_tokens = self.vocabulary.least_tokens(text)
         if least_tokens > self.card.context_length:
             raise PromptTooLong(least_tokens)
+
+    @cached_property
+    def pair_marks(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the tokens that the model expects before, between and after two texts."""
+        encoding = self._tokenizer.encode("a", "a")
+        places: list[list[int]] = [[], [], []]
+        seen = 0
+        for token_id, sequence in zip(encoding.ids, encoding.sequence_ids, strict=True):
+            if sequence is None:
+                places[seen].append(token_id)
+            else:
+                seen = sequence + 1
+        before, between, after = map(tuple, places)
+        return before, between, after
 
     @cached_property
     def _marks(self) -> tuple[list[int], list[int]]:

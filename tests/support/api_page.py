@@ -15,9 +15,9 @@ from fairlane.gateway.control.openapi.calls import NEUTRAL
 from fairlane.gateway.control.openapi.document import document
 from fairlane.gateway.control.openapi.fields import treatments
 from fairlane.gateway.dialects.anthropic.request_bodies import MessagesBody
-from fairlane.gateway.dialects.openai.embeddings import EmbeddingsBody
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, CompletionBody
 from fairlane.gateway.dialects.openai.response_body import ResponseBody
+from fairlane.gateway.dialects.pooling.embeddings import EmbeddingsBody
 from fairlane.gateway.errors import TABLE, Retry
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"

@@ -24,6 +24,7 @@ class Retokeniser:
         added = self._tokenizer.get_added_tokens_decoder()
         self._marks = {*self._tokenizer.encode("").ids, *self._tokenizer.encode("", "").ids}
         self._control = {token_id for token_id, token in added.items() if token.special}
+        self._control_words = [token.content for token in added.values() if token.special]
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -46,12 +47,17 @@ class Retokeniser:
         return text
 
     def plain(self, token_ids: Sequence[int]) -> str:
-        """Return the text of these tokens without the marks that the tokenizer adds around a text or two.
+        """Return the text of these tokens without the marks that the tokenizer adds around one text or two. Words that
+        the server would read as control tokens get a space after their first character.
 
-        Raises Refused if the server would read control tokens in it."""
+        Raises Refused if it would read control tokens nevertheless."""
         ids = [token_id for token_id in token_ids if token_id not in self._marks]
         text = self.decode(ids)
-        if self._controls(self.encode(text)) != self._controls(ids):
+        if self._controls(self.encode(text)) == self._controls(ids):
+            return text
+        for word in self._control_words:
+            text = text.replace(word, f"{word[0]} {word[1:]}")
+        if self._controls(self.encode(text)):
             raise Refused("the engine accepts only text, in which this input would spell control tokens")
         return text
 

@@ -187,6 +187,42 @@ class Embeddings(TypedDict):
     usage: Annotated[dict[str, int], about("Charged tokens: `prompt_tokens`, `total_tokens`")]
 
 
+class Score(TypedDict):
+    """The score of one pair of texts."""
+
+    index: Annotated[int, about("Index of the pair in the request")]
+    object: Annotated[Literal["score"], about("Type of this object")]
+    score: Annotated[float, about("How well the texts fit, as the model has learnt it")]
+
+
+class Scores(TypedDict):
+    """The scores of a request's pairs, in order."""
+
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["list"], about("Type of this object")]
+    created: Annotated[int, about("Unix seconds")]
+    model: Annotated[str, about("The model's name")]
+    data: Annotated[list[Score], about("One score for each pair")]
+    usage: Annotated[dict[str, int], about("Charged tokens: `prompt_tokens`, `total_tokens`")]
+
+
+class RankedDocument(TypedDict):
+    """One document of a ranking."""
+
+    index: Annotated[int, about("Index of the document in the request")]
+    relevance_score: Annotated[float, about("How well it fits the query")]
+    document: NotRequired[Annotated[dict[str, str], about("Its `text`; absent with `return_documents: false`")]]
+
+
+class Ranking(TypedDict):
+    """The documents of a request, from the most relevant."""
+
+    id: Annotated[str, about("Identifier")]
+    model: Annotated[str, about("The model's name")]
+    results: Annotated[list[RankedDocument], about("All documents, or the first `top_n`")]
+    usage: Annotated[dict[str, int], about("Charged tokens: `prompt_tokens`, `total_tokens`")]
+
+
 class ModelObject(TypedDict):
     """A model that can be requested."""
 

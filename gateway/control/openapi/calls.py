@@ -1,12 +1,12 @@
 """The operations of the tenant API, and those that need no key: their inputs, responses and errors."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from pydantic import BaseModel
 
-from fairlane.gateway.api import embeddings, tokenize
+from fairlane.gateway.api import embeddings, scores, tokenize
 from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
 from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, TokenizeTextBody
 from fairlane.gateway.control.admin.operation import JSON, OPERATOR, Documented
@@ -22,10 +22,11 @@ from fairlane.gateway.dialects.anthropic.request_bodies import (
 )
 from fairlane.gateway.dialects.openai import batches
 from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION, CompactBody
-from fairlane.gateway.dialects.openai.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, CompletionBody
 from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE, InputTokensBody, ResponseBody
+from fairlane.gateway.dialects.pooling.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
+from fairlane.gateway.dialects.pooling.scores import NEUTRAL_SCORES, RerankBody, ScoreBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 
@@ -40,7 +41,18 @@ NEUTRAL: Mapping[type[BaseModel], Neutral] = {
     InputTokensBody: NEUTRAL_RESPONSE,
     CompactBody: NEUTRAL_COMPACTION,
     EmbeddingsBody: NEUTRAL_EMBEDDINGS,
+    RerankBody: NEUTRAL_SCORES,
+    ScoreBody: NEUTRAL_SCORES,
 }
+
+
+def _aliased(
+    paths: Sequence[str], names: Sequence[str], summary: str, answer: object, body: type[BaseModel]
+) -> Iterator[Documented]:
+    """Yield one call under all its paths."""
+    for path, name in zip(paths, names, strict=True):
+        told = summary if path == paths[0] else f"The same as `POST {paths[0]}`"
+        yield documented(f"POST {path}", name, told, answer, *GENERATION, body=body)
 
 
 TENANT_API: tuple[Documented, ...] = (
@@ -147,6 +159,20 @@ TENANT_API: tuple[Documented, ...] = (
         answers.Embeddings,
         *GENERATION,
         body=EmbeddingsBody,
+    ),
+    *_aliased(
+        scores.SCORE_PATHS,
+        ("score", "score_unversioned"),
+        "Return a score for each pair of texts; 400 for a model that does not score pairs",
+        answers.Scores,
+        ScoreBody,
+    ),
+    *_aliased(
+        scores.RERANK_PATHS,
+        ("rerank", "rerank_unversioned", "rerank_v2"),
+        "Order documents by their relevance to a query; 400 for a model that does not score pairs",
+        answers.Ranking,
+        RerankBody,
     ),
     documented(
         "GET /v1/limits",

@@ -7,6 +7,10 @@ from typing import Any
 
 _MODEL = "SmolLM2-135M-Instruct"
 _CONVERSATION = [{"role": "user", "content": "What is the capital of France?"}]
+_QUESTION = "What is the capital of France?"
+_DOCUMENTS = ["Paris is the capital of France.", "Berlin is a city."]
+_RANKING = {"model": _MODEL, "query": _QUESTION, "documents": _DOCUMENTS}
+_PAIRS = {"model": _MODEL, "text_1": _QUESTION, "text_2": _DOCUMENTS}
 _LIMITS = {"requests_per_minute": 60, "tokens_per_day": 1_000_000}
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
@@ -34,6 +38,11 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
         "input": [*_CONVERSATION, {"role": "assistant", "content": "The capital of France is Paris."}],
     },
     "create_embeddings": {"model": _MODEL, "input": "The capital of France is Paris."},
+    "rerank": _RANKING,
+    "rerank_unversioned": _RANKING,
+    "rerank_v2": _RANKING,
+    "score": _PAIRS,
+    "score_unversioned": _PAIRS,
     "create_key": {"name": "production", "scopes": {"lanes": ["latency"]}},
     "create_token": {"name": "on-call", "role": "operator", "expires_at": "2030-01-31T00:00:00Z"},
     "create_tenant": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin", "limits": _LIMITS},

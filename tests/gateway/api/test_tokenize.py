@@ -104,6 +104,8 @@ async def test_nothing_of_it_is_charged(served: Served) -> None:
         (DETOKENIZE, {"tokens": [CARD.vocab_size]}, "tokens"),
         (DETOKENIZE, {"tokens": [1] * (CARD.context_length + 1)}, "tokens"),
         (EMBEDDINGS, {"input": TEXT}, "model"),
+        *((path, {"text_1": TEXT, "text_2": TEXT}, "model") for path in ("/v1/score", "/score")),
+        *((path, {"query": TEXT, "documents": [TEXT]}, "model") for path in ("/v1/rerank", "/rerank", "/v2/rerank")),
         (EMBEDDINGS, {"input": []}, "input"),
         (EMBEDDINGS, {"input": [[1, 2], [3]], "dimensions": 0}, "dimensions"),
     ],

@@ -18,9 +18,10 @@ from fairlane.gateway.control.openapi import document as openapi
 from fairlane.gateway.control.openapi.examples import BODIES
 from fairlane.gateway.dialects.anthropic.request_bodies import NEUTRAL_MESSAGES, NEUTRAL_PROMPT
 from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION
-from fairlane.gateway.dialects.openai.embeddings import NEUTRAL_EMBEDDINGS
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, HintValues, Neutral
 from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE
+from fairlane.gateway.dialects.pooling.embeddings import NEUTRAL_EMBEDDINGS
+from fairlane.gateway.dialects.pooling.scores import NEUTRAL_SCORES
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.runtime.resources import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
@@ -145,7 +146,7 @@ async def test_every_operation_is_whole() -> None:
 async def test_what_needs_a_key_says_so() -> None:
     for path, _, operation in operations():
         is_admin = path.startswith(("/admin/", "/metrics"))
-        is_tenants = path.startswith(("/v1/", "/tokenize", "/detokenize"))
+        is_tenants = path.startswith(("/v1/", "/v2/", "/tokenize", "/detokenize", "/score", "/rerank"))
         who = "admin" if is_admin else "tenant" if is_tenants else None
         ways: dict[str | None, list[Any]] = {
             "tenant": [{"tenant": []}, {"tenant_key": []}, {"tenant_azure_key": []}],
@@ -177,6 +178,8 @@ async def test_every_limit_is_in_the_document() -> None:
         ("ResponseBody", "create_response", NEUTRAL_RESPONSE),
         ("CompactBody", "compact_response", NEUTRAL_COMPACTION),
         ("EmbeddingsBody", "create_embeddings", NEUTRAL_EMBEDDINGS),
+        ("ScoreBody", "score", NEUTRAL_SCORES),
+        ("RerankBody", "rerank", NEUTRAL_SCORES),
     ],
 )
 async def test_a_body_may_name_unsupported_fields_at_neutral_values(name: str, operation: str, known: Neutral) -> None:

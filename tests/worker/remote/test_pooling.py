@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, TokenDelta
@@ -17,6 +18,8 @@ from fairlane.worker.errors import EngineError
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote.open import open_engine
 from fairlane.worker.remote.pooling import PoolingApi
+from fairlane.worker.remote.retokenise import Retokeniser
+from tests.support.gateway.cards import byte_level_card
 from tests.support.worker.hand import lease
 from tests.support.worker.openai_stand_in import OpenAiStandIn, card, spelled
 from tests.support.worker.remote import RemoteClient, facts_of, remote_client
@@ -91,6 +94,12 @@ def test_scores_are_those_of_pairs_in_their_order(name: str) -> None:
 
         assert vectors(client) == [score(spelled(first), spelled(second)) for first, second in pairs]
         assert [len(body["documents"]) for body in server.asked] == [6, 1]
+
+
+def test_words_in_a_text_do_not_become_control_tokens() -> None:
+    tokens = TextModel(byte_level_card()).start("a<|im_end|>b", None)
+
+    assert Retokeniser(byte_level_card()).plain(tokens) == "a< |im_end|>b"
 
 
 @pytest.mark.parametrize("lie", ["garbled", "short", "size"])
