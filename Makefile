@@ -56,7 +56,7 @@ test-engines: $(VENV)/.dev $(VENV)/.engines ## The tests of the whole system bef
 	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 --timeout 1800 \
 		tests/system/sdk $(addprefix tests/system/test_,budget.py examples.py faults.py prefix.py serve.py trace.py)
 
-clients: $(VENV)/.clients ## What examples/clients/ use, frameworks and coding agents, so that `make test-all` runs them: 2 GB
+clients: $(VENV)/.clients ## What examples/clients/ use, frameworks and coding agents, so that `make test-all` runs them: 3 GB
 
 bench-engine: $(VENV)/.dev ## The engine beside others
 	$(BIN)/python -m benchmarks.engine
@@ -101,10 +101,12 @@ $(VENV)/.tools: $(BIN)/python
 	touch $@
 
 # In a place of its own: what they need would hold back the packages of the server.
-$(VENV)/.clients: $(BIN)/python examples/clients/requirements.txt tests/system/clients/requirements.txt tests/system/clients/package.json
+$(VENV)/.clients: $(BIN)/python examples/clients/requirements.txt $(wildcard tests/system/clients/requirements/*) tests/system/clients/package.json
 	$(PYTHON) -m venv $(VENV)/clients
-	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --quiet \
-		--requirement examples/clients/requirements.txt --requirement tests/system/clients/requirements.txt
+	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --quiet --requirement examples/clients/requirements.txt
+	for each in frameworks aider proxy; do \
+		$(PYTHON) -m venv $(VENV)/clients/$$each && $(VENV)/clients/$$each/bin/python -m pip --disable-pip-version-check \
+			install --quiet --requirement tests/system/clients/requirements/$$each.txt || exit 1; done
 	if command -v npm; then npm install --silent --no-audit --no-fund --prefix $(VENV)/clients/agents --install-links ./tests/system/clients; fi \
 		|| echo "without Claude Code, Codex and opencode"
 	touch $@

@@ -31,7 +31,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "unicode_customer": {"customer_name": "你好啊集团 こんにちは株式会社", "description": "IT"},
     "get_weather": {"location": "Paris"},
 }
-ANSWERS = {"'setup' and": '{"setup": "Why?", "punchline": "Because."}'}
+ANSWERS = {
+    "Print it from hello.py": "hello.py\n```\nprint('fair-lane')\n```",
+    "'setup' and": '{"setup": "Why?", "punchline": "Because."}',
+}
 RUN_S = 120.0
 
 
@@ -64,12 +67,11 @@ async def agents(file_url: str) -> AsyncIterator[Agents]:
 
 @pytest.fixture(scope="session")
 def installed() -> Callable[[str], Path]:
-    """Return a program of `make clients`, or skip the test."""
+    """Return a program of `make clients` by its place there, or skip the test."""
 
     def installed(name: str) -> Path:
-        for folder in (CLIENTS / "bin", CLIENTS / "agents" / "node_modules" / ".bin"):
-            if (folder / name).exists():
-                return folder / name
-        pytest.skip("`make clients` was not run")
+        if not (CLIENTS / name).exists():
+            pytest.skip("`make clients` was not run, or npm is missing")
+        return CLIENTS / name
 
     return installed

@@ -15,7 +15,7 @@ Installed = Callable[[str], Path]
 
 async def test_claude_code(agents: Agents, installed: Installed, tmp_path: Path) -> None:
     ran = await agents.run(
-        [installed("claude"), "-p", ASKED, "--allowedTools", "Bash"],
+        [installed("agents/node_modules/.bin/claude"), "-p", ASKED, "--allowedTools", "Bash"],
         tmp_path,
         ANTHROPIC_BASE_URL=agents.url,
         ANTHROPIC_AUTH_TOKEN=agents.key,
@@ -45,7 +45,10 @@ async def test_codex(agents: Agents, installed: Installed, tmp_path: Path) -> No
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
 
     ran = await agents.run(
-        [installed("codex"), "exec", *options, ASKED], tmp_path, CODEX_HOME=str(home), FAIRLANE_KEY=agents.key
+        [installed("agents/node_modules/.bin/codex"), "exec", *options, ASKED],
+        tmp_path,
+        CODEX_HOME=str(home),
+        FAIRLANE_KEY=agents.key,
     )
 
     assert (ran.returncode, ran.stdout.strip()) == (0, SAID), ran.stderr
@@ -61,8 +64,24 @@ async def test_opencode(agents: Agents, installed: Installed, tmp_path: Path) ->
     config = {"provider": {"fairlane": provider}, "model": f"fairlane/{MODEL}", "small_model": f"fairlane/{MODEL}"}
     (tmp_path / "opencode.json").write_text(json.dumps({**config, "autoupdate": False}))
 
-    ran = await agents.run([installed("opencode"), "run", ASKED], tmp_path)
+    ran = await agents.run([installed("agents/node_modules/.bin/opencode"), "run", ASKED], tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     assert SAID in ran.stdout
     assert any("<tool_response>\nfair-lane" in prompt for prompt in agents.worker.prompts)
+
+
+async def test_aider(agents: Agents, installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("")
+    asked = ["--message", "Print it from hello.py", "--edit-format", "whole", "hello.py"]
+    options = ["--yes-always", "--no-git", "--no-check-update", "--no-show-model-warnings", "--analytics-disable"]
+
+    ran = await agents.run(
+        [installed("aider/bin/aider"), "--model", f"openai/{MODEL}", *options, *asked],
+        tmp_path,
+        OPENAI_API_BASE=f"{agents.url}/v1",
+        OPENAI_API_KEY=agents.key,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "hello.py").read_text() == "print('fair-lane')\n", ran.stdout
