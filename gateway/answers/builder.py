@@ -119,7 +119,10 @@ class AnswerBuilder(ABC):
             cached += job.cached_tokens
             for choice in job.choices:
                 completion += choice.counted
-        return Usage(prompt, completion, cached, sum([choice.thought.tokens for choice in self._choices.values()]))
+        thought = 0
+        for shown in self._choices.values():
+            thought += shown.thought.tokens
+        return Usage(prompt, completion, cached, thought)
 
     def fault(self, body: Json) -> bytes:
         return sse.data(body)

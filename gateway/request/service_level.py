@@ -114,7 +114,7 @@ def unknown_fields(headers: Iterable[tuple[bytes, bytes]]) -> UnknownFields | No
     value = _given(headers).get(UNKNOWN_FIELDS_HEADER)
     if value is not None and value not in get_args(UnknownFields):
         raise invalid(UNKNOWN_FIELDS_HEADER, f"`{UNKNOWN_FIELDS_HEADER}` must be ignore or refuse.")
-    return cast(UnknownFields | None, value)
+    return cast("UnknownFields | None", value)
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
