@@ -89,6 +89,7 @@ def create_app(resources: Resources) -> Starlette:
         completions.COMPLETION_PATH: completions.COMPLETION,
         messages.MESSAGES_PATH: messages.MESSAGES,
         embeddings.PATH: embeddings.EMBEDDINGS,
+        embeddings.POOLING_PATH: embeddings.POOLING,
         **dict.fromkeys(scores.SCORE_PATHS, scores.SCORE),
         **dict.fromkeys(scores.RERANK_PATHS, scores.RERANK),
     }

@@ -1,4 +1,4 @@
-"""OpenAI's response to `POST /v1/embeddings`: a vector for each input, in the order of the inputs."""
+"""The responses of OpenAI's `/v1/embeddings` and vLLM's `/pooling`: a vector for each input, in their order."""
 
 import base64
 import sys
@@ -28,6 +28,11 @@ class EmbeddingAnswer(AnswerBuilder):
             "usage": self._usage(),
         }
 
+    def _head(self) -> Json:
+        """Return what vLLM's lists begin with."""
+        head: Json = {"id": self.response_id, "object": "list", "created": self._created_s}
+        return {**head, "model": self._model.name}
+
     def _usage(self) -> dict[str, int]:
         charged = self.usage().prompt_tokens
         return {"prompt_tokens": charged, "total_tokens": charged}
@@ -50,3 +55,14 @@ class EmbeddingAnswer(AnswerBuilder):
         if sys.byteorder != "little":
             numbers.byteswap()
         return msgspec.Raw(_encode(numbers.tolist()))
+
+
+class PoolingAnswer(EmbeddingAnswer):
+    """vLLM's list of vectors."""
+
+    ID_PREFIX = "pool-"
+
+    def whole(self) -> Json:
+        vectors = enumerate(self._vectors())
+        data = [{"index": index, "object": "pooling", "data": self._encoded(vector)} for index, vector in vectors]
+        return {**self._head(), "data": data, "usage": self._usage()}

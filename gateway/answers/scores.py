@@ -14,8 +14,7 @@ class ScoreAnswer(EmbeddingAnswer):
 
     def whole(self) -> Json:
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(self._scores())]
-        whole: Json = {"id": self.response_id, "object": "list", "created": self._created_s}
-        return {**whole, "model": self._model.name, "data": data, "usage": self._usage()}
+        return {**self._head(), "data": data, "usage": self._usage()}
 
     def _scores(self) -> list[float]:
         return [score for vector in self._vectors() for (score,) in struct.iter_unpack("<f", vector)]

@@ -114,12 +114,14 @@ class TextModel:
             raise invalid(param, f"`{param}` contains a token id that is not below {self.card.vocab_size}.")
         return prompt
 
-    def input(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of an embedder's input: text without control tokens, or token ids as given. Raises ApiError
-        naming `input` for ids outside the vocabulary, PromptTooLong."""
-        if isinstance(prompt, str):
-            return self._controlled(given(prompt), marked=True)
-        return self._ids(prompt, "input")
+    def input(self, prompt: Prompt, most: int | None = None) -> tuple[int, ...]:
+        """Return the tokens of an embedder's input: text without control tokens, or token ids as given; of longer ones
+        the first `most`. Raises ApiError naming `input` for ids outside the vocabulary, PromptTooLong."""
+        if not isinstance(prompt, str):
+            return self._ids(prompt[:most], "input")
+        before, after = self._marks
+        room = None if most is None else max(0, most - len(before) - len(after))
+        return (*before, *self.start(prompt, room), *after)
 
     def start(self, text: str, most: int | None) -> tuple[int, ...]:
         """Return the first `most` tokens of a text without control tokens, or all. Raises PromptTooLong for all."""

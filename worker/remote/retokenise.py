@@ -23,8 +23,7 @@ class Retokeniser:
         self._bos = None if card.bos_token is None else self._tokenizer.token_to_id(card.bos_token)
         added = self._tokenizer.get_added_tokens_decoder()
         self._marks = {*self._tokenizer.encode("").ids, *self._tokenizer.encode("", "").ids}
-        self._control = {token_id for token_id, token in added.items() if token.special}
-        self._control_words = [token.content for token in added.values() if token.special]
+        self._control = {token_id: token.content for token_id, token in added.items() if token.special}
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -52,12 +51,13 @@ class Retokeniser:
 
         Raises Refused if it would read control tokens nevertheless."""
         ids = [token_id for token_id in token_ids if token_id not in self._marks]
-        text = self.decode(ids)
-        if self._controls(self.encode(text)) == self._controls(ids):
+        text, meant = self.decode(ids), self._controls(ids)  # such as the token of an unknown word
+        if self._controls(self.encode(text)) == meant:
             return text
-        for word in self._control_words:
+        words = [word for token_id, word in self._control.items() if token_id not in meant]
+        for word in words:
             text = text.replace(word, f"{word[0]} {word[1:]}")
-        if self._controls(self.encode(text)):
+        if any(word in text for word in words):
             raise Refused("the engine accepts only text, in which this input would spell control tokens")
         return text
 

@@ -187,6 +187,25 @@ class Embeddings(TypedDict):
     usage: Annotated[dict[str, int], about("Charged tokens: `prompt_tokens`, `total_tokens`")]
 
 
+class Pooled(TypedDict):
+    """The vector of one input, in vLLM's form."""
+
+    index: Annotated[int, about("Index of the input in the request")]
+    object: Annotated[Literal["pooling"], about("Type of this object")]
+    data: Annotated[list[float] | str, about("The vector's numbers, or base64 of 32-bit little-endian floats")]
+
+
+class PooledList(TypedDict):
+    """The vectors of a request's inputs, in order."""
+
+    id: Annotated[str, about("Identifier")]
+    object: Annotated[Literal["list"], about("Type of this object")]
+    created: Annotated[int, about("Unix seconds")]
+    model: Annotated[str, about("The model's name")]
+    data: Annotated[list[Pooled], about("One vector for each input")]
+    usage: Annotated[dict[str, int], about("Charged tokens: `prompt_tokens`, `total_tokens`")]
+
+
 class Score(TypedDict):
     """The score of one pair of texts."""
 

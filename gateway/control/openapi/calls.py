@@ -25,7 +25,7 @@ from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION, Comp
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, CompletionBody
 from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE, InputTokensBody, ResponseBody
-from fairlane.gateway.dialects.pooling.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
+from fairlane.gateway.dialects.pooling.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody, PoolingBody
 from fairlane.gateway.dialects.pooling.scores import NEUTRAL_SCORES, RerankBody, ScoreBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
@@ -41,6 +41,7 @@ NEUTRAL: Mapping[type[BaseModel], Neutral] = {
     InputTokensBody: NEUTRAL_RESPONSE,
     CompactBody: NEUTRAL_COMPACTION,
     EmbeddingsBody: NEUTRAL_EMBEDDINGS,
+    PoolingBody: NEUTRAL_EMBEDDINGS,
     RerankBody: NEUTRAL_SCORES,
     ScoreBody: NEUTRAL_SCORES,
 }
@@ -159,6 +160,14 @@ TENANT_API: tuple[Documented, ...] = (
         answers.Embeddings,
         *GENERATION,
         body=EmbeddingsBody,
+    ),
+    documented(
+        f"POST {embeddings.POOLING_PATH}",
+        "pool",
+        "Return a vector for each input, in vLLM's form",
+        answers.PooledList,
+        *GENERATION,
+        body=PoolingBody,
     ),
     *_aliased(
         scores.SCORE_PATHS,

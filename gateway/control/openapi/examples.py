@@ -38,6 +38,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
         "input": [*_CONVERSATION, {"role": "assistant", "content": "The capital of France is Paris."}],
     },
     "create_embeddings": {"model": _MODEL, "input": "The capital of France is Paris."},
+    "pool": {"model": _MODEL, "input": "The capital of France is Paris."},
     "rerank": _RANKING,
     "rerank_unversioned": _RANKING,
     "rerank_v2": _RANKING,

@@ -1,8 +1,7 @@
 """The bodies of vLLM's `/score`, and of Jina's, Cohere's and vLLM's `/rerank`, parsed into pairs of texts."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from msgspec.structs import replace
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
@@ -11,7 +10,8 @@ from fairlane.gateway.dialects.openai.field_types import as_unicode
 from fairlane.gateway.dialects.openai.neutral import CALLER_HINTS, Neutral, hint
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.request_bodies import Kept, RequestBody
-from fairlane.gateway.dialects.openai.requests import GenerationRequest, stated_fields
+from fairlane.gateway.dialects.openai.requests import stated_fields
+from fairlane.gateway.dialects.pooling.requests import PoolingRequest
 from fairlane.gateway.errors import invalid
 
 # Pairs per request.
@@ -89,8 +89,8 @@ class ScoreBody(PairsBody):
 _NAMES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 
-class PairsRequest(GenerationRequest, frozen=True, kw_only=True):
-    """A valid request for scores; each of its jobs has one or more pairs and ends with its prefill."""
+class PairsRequest(PoolingRequest, frozen=True, kw_only=True):
+    """A valid request for scores; its inputs are pairs."""
 
     # One for all documents, or one for each.
     queries: tuple[str, ...]
@@ -100,9 +100,6 @@ class PairsRequest(GenerationRequest, frozen=True, kw_only=True):
     # Results of a ranking.
     top_n: int | None = None
     returns_documents: bool = True
-
-    def fitted(self, longest: int) -> Self:
-        return replace(self, truncate_prompt_tokens=longest) if self.truncate_prompt_tokens == -1 else self
 
 
 def parse_rerank(body: bytes, reading: Reading | None = None) -> PairsRequest:

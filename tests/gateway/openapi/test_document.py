@@ -146,7 +146,7 @@ async def test_every_operation_is_whole() -> None:
 async def test_what_needs_a_key_says_so() -> None:
     for path, _, operation in operations():
         is_admin = path.startswith(("/admin/", "/metrics"))
-        is_tenants = path.startswith(("/v1/", "/v2/", "/tokenize", "/detokenize", "/score", "/rerank"))
+        is_tenants = path.startswith(("/v1/", "/v2/", "/tokenize", "/detokenize", "/pooling", "/score", "/rerank"))
         who = "admin" if is_admin else "tenant" if is_tenants else None
         ways: dict[str | None, list[Any]] = {
             "tenant": [{"tenant": []}, {"tenant_key": []}, {"tenant_azure_key": []}],

@@ -72,6 +72,7 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"model": "tiny", "messages": TURNS, "tools": TOOLS}),
     ("/detokenize", {"model": "tiny", "tokens": [5, 6, 7]}),
     ("/v1/embeddings", {"model": "tiny", "input": ["a"]}),
+    ("/pooling", {"model": "tiny", "input": ["a", [5, 6]], "task": "embed", "truncate_prompt_tokens": 8}),
     ("/v1/score", {"model": "tiny", "text_1": "a", "text_2": ["b", {"text": "c"}], "truncate_prompt_tokens": 8}),
     ("/v2/rerank", {"model": "tiny", "query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
     ("/v1/batches", {"input_file_id": "file-0", "endpoint": "/v1/completions", "completion_window": "24h"}),

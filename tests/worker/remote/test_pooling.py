@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
 
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.planner.steps import SeqId
@@ -100,6 +103,15 @@ def test_words_in_a_text_do_not_become_control_tokens() -> None:
     tokens = TextModel(byte_level_card()).start("a<|im_end|>b", None)
 
     assert Retokeniser(byte_level_card()).plain(tokens) == "a< |im_end|>b"
+
+
+def test_unknown_words_stay_where_a_control_token_is_broken_up() -> None:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "[": 1, "SEP": 2, "]": 3, "[SEP]": 4}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[UNK]", "[SEP]"])
+    tokenizer.decoder = Fuse()
+    words = Retokeniser(msgspec.structs.replace(card(), tokenizer_json=tokenizer.to_str()))
+
+    assert words.plain([0, 1, 2, 3]) == "[UNK][ SEP]"
 
 
 @pytest.mark.parametrize("lie", ["garbled", "short", "size"])

@@ -1,6 +1,5 @@
 """`/score` and `/rerank` as clients of vLLM, Jina and Cohere call them, before a worker that scores by length."""
 
-from array import array
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,10 +10,9 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from fairlane.gateway.model_text.tokenizer import TextModel
-from fairlane.scheduler.protocol.messages import Finished, Lease, ModelCard, Outcome, TokenDelta
-from fairlane.worker.reports import Publication
+from fairlane.scheduler.protocol.messages import ModelCard
+from tests.gateway.pooling.pooling_worker import PoolingWorker
 from tests.support.gateway.cards import byte_level_card
-from tests.support.gateway.hand_worker import HandWorker
 from tests.support.gateway.served import CHAT, COMPLETIONS, Served, error_of, serving, settings
 
 pytestmark = pytest.mark.anyio
@@ -43,24 +41,9 @@ def count(text: str) -> int:
     return len(MODEL.start(text, None))
 
 
-class ScoringWorker(HandWorker):
-    """Scores a pair by the length of its second part, with what its tokenizer adds at the end."""
-
-    def _step(self, lease: Lease) -> None:
-        job = self.leases.pop(lease.job.job_id).job
-        vectors = array("f", [length / 4 for length in job.inputs[1::2]]).tobytes()
-        named: dict[str, Any] = {"job_id": job.job_id, "epoch": lease.epoch, "worker_id": self.worker_id}
-        delta = TokenDelta(
-            **named, choice=0, first_index=0, token_ids=(), finish_reason="stop", embedding=vectors, queued_ms=1.0
-        )
-        end = Finished(**named, outcome=Outcome.FINISHED)
-        self._may_find = True
-        self.outlet.put([Publication(lease, (delta, end), cost=1.0, ends=Outcome.FINISHED)])
-
-
 @pytest.fixture(scope="module")
 async def standing(file_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(file_url), card=CARD, make=ScoringWorker) as opened:
+    async with serving(settings(file_url), card=CARD, make=PoolingWorker) as opened:
         yield opened
 
 
