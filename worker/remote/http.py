@@ -22,7 +22,8 @@ BAD_KEY = "engine_key: the server rejects it"
 # while.
 REFUSED = frozenset({400, 413, 422})
 _MOST_LINE_BYTES = 8 * 2**20
-_MOST_REPLY_BYTES = 32 * 2**20
+# Room for 500,000 log-probabilities of a prompt.
+_MOST_REPLY_BYTES = 64 * 2**20
 _DONE = b"[DONE]"
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -121,13 +122,8 @@ class Http:
             return None
 
     async def answer(self, path: str, body: Mapping[str, Any], kind: type[Answer]) -> Answer:
-        """Return a whole reply. Raises Refused, ProtocolViolation, EngineUnavailable."""
-        try:
-            answer = await self._client.post(path, json=body)
-        except httpx.HTTPError as error:
-            raise EngineUnavailable(type(error).__name__) from None
-        _check_status(answer)
-        return decode_chunk(msgspec.json.Decoder(kind), answer.content)
+        """Return the decoded reply to a computation. Raises what `post` raises."""
+        return decode_chunk(msgspec.json.Decoder(kind), await self.post(path, body))
 
     async def pieces(
         self, path: str, body: Mapping[str, Any], read: Callable[[bytes], Piece], abort: tuple[str, Mapping[str, Any]]
