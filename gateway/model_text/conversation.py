@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.requests import Turn, is_system
 from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
 from fairlane.gateway.dialects.tools.syntax import CallSyntax
 from fairlane.gateway.model_text.chat_template import TemplateRefusal
@@ -21,7 +21,6 @@ from fairlane.gateway.model_text.strict_turns import (
     RESULT_ROLES,
     alternating,
     is_result,
-    is_system,
     late_system_as_user,
     one_call_each,
     results_as_text,

@@ -7,15 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
+from fairlane.gateway.dialects.openai.requests import Turn, is_system, merge_turns
 
 RESULT_ROLES = frozenset({"tool", "function"})
 _PARAGRAPH = "\n\n"
-
-
-def is_system(turn: Turn) -> bool:
-    """Return whether the turn instructs the model."""
-    return turn.role in ("system", "developer")
 
 
 def is_result(turn: Turn) -> bool:
@@ -105,7 +100,7 @@ def _paired(turns: Sequence[Turn]) -> Iterator[Turn]:
         if turn.tool_calls:
             groups.append([])
         groups[-1].append(turn)
-    yield from _as_said(groups[0])
+    yield from _without_results(groups[0])
     for number, (turn, *rest) in enumerate(groups[1:], 2):
         ids = {call.id for call in turn.tool_calls if call.id}
         adjacent = len(list(itertools.takewhile(is_result, rest)))
@@ -120,8 +115,8 @@ def _paired(turns: Sequence[Turn]) -> Iterator[Turn]:
             missing = [call.id for call in turn.tool_calls if call.id is None or call.id not in answered]
             for call_id in missing[: max(0, len(turn.tool_calls) - len(answers))]:
                 yield Turn(role="tool", content="[no result]", tool_call_id=call_id)
-        yield from _as_said(others)
+        yield from _without_results(others)
 
 
-def _as_said(turns: Sequence[Turn]) -> Sequence[Turn]:
+def _without_results(turns: Sequence[Turn]) -> Sequence[Turn]:
     return results_as_text(turns) if any(map(is_result, turns)) else turns

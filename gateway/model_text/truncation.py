@@ -4,10 +4,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, is_system
 from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
 
-_INSTRUCTING = frozenset({"system", "developer"})
 # Shares of the context that a truncated prompt leaves to the output: without a stated maximum, and at most.
 _USUAL_SHARE, _LARGEST_SHARE = 4, 2
 
@@ -43,7 +42,7 @@ def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
 def _shorter(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
     """Yield the conversation from its longest form to its shortest: from each user message on, then the last one with
     ever fewer of the turns after it. A result never comes without its call."""
-    first = next((index for index, turn in enumerate(turns) if turn.role not in _INSTRUCTING), len(turns))
+    first = next((index for index, turn in enumerate(turns) if not is_system(turn)), len(turns))
     head = list(turns[:first])
     yield list(turns)
     asked = [index for index, turn in enumerate(turns) if turn.role == "user" and index >= first]

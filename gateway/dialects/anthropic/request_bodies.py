@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from fairlane.gateway.dialects.anthropic.blocks import Blocks, TextBlocks
-from fairlane.gateway.dialects.anthropic.tools import AnyTool, ToolName
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, as_unicode, lenient_in
+from fairlane.gateway.dialects.anthropic.tools import AnyTool
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Identifier, Ignored, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.neutral import Neutral, hint
 from fairlane.gateway.dialects.openai.rendering import TemplateVariables
 from fairlane.gateway.dialects.openai.request_bodies import (
@@ -40,7 +40,7 @@ class ToolChoiceBody(Fields):
     """The tools that the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: ToolName | None = None
+    name: Identifier | None = None
     disable_parallel_tool_use: bool | None = None
 
 

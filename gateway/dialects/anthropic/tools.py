@@ -8,13 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Ignored, Text
+from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Text
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.request_bodies import Unsupported
 from fairlane.gateway.dialects.openai.tools import DirectCallers, Parameters, Tool
 from fairlane.gateway.errors import invalid
 
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 Json = dict[str, Any]
 _CLIENT = re.compile(r"(bash|text_editor|memory)_\d{8}")
 # The beginnings of the types of tools that Anthropic runs, or that need images.
@@ -92,7 +91,7 @@ class CustomTool(Fields):
     """A tool that the caller defines and runs."""
 
     type: Literal["custom"] | None = None
-    name: ToolName
+    name: Identifier
     description: Text | None = None
     input_schema: Parameters
     strict: bool | None = None
@@ -111,7 +110,7 @@ class ClientTool(Fields):
     """A tool of Anthropic's that the caller runs: `bash_…`, `text_editor_…` or `memory_…`, of any version."""
 
     type: Annotated[str, Field(pattern=_CLIENT.pattern)]
-    name: ToolName
+    name: Identifier
     max_characters: Ignored = None
     strict: bool | None = None
     cache_control: Ignored = None

@@ -77,6 +77,8 @@ Text = Annotated[str, AfterValidator(as_unicode)]
 # For a field in which an empty value means what null does, and for one in which an empty list does.
 NoneIfEmpty = BeforeValidator(lambda value: None if value in EMPTY else value)
 NoneIfNoItems = BeforeValidator(lambda value: None if value == [] else value)
+# The name of a function or a schema.
+Identifier = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 # A text that does not change how the request is served.
 Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(as_unicode)]
 # A field that never changes what an answer means: a value that is not as declared is ignored and named.

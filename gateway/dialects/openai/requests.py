@@ -44,7 +44,7 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     # Output tokens per choice; None: as many as context and limits allow.
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
-    # Fields that have no effect on this request, as the caller is told.
+    # Fields that have no effect on this request, which the answer names.
     ignored: tuple[str, ...] = ()
     # Set for a summary of the prompt: its maximum tokens; it also gets at most about half of the prompt's tokens.
     longest_summary: int | None = None
@@ -136,6 +136,11 @@ class Turn(Redacted, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
+
+
+def is_system(turn: Turn) -> bool:
+    """Return whether the turn instructs the model."""
+    return turn.role in ("system", "developer")
 
 
 def merge_turns(

@@ -10,6 +10,7 @@ from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.dialects.openai.field_types import (
     Fields,
     Hint,
+    Identifier,
     Ignored,
     Lenient,
     NoneIfEmpty,
@@ -67,7 +68,7 @@ class TextFormat(Fields):
     """The format of the text: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")] | None = None
+    name: Identifier | None = None
     description: Text | None = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     strict: bool | None = None

@@ -14,7 +14,7 @@ from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient, 
 from fairlane.gateway.dialects.openai.hosted_items import HOSTED, HostedItem, hosted
 from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
 from fairlane.gateway.dialects.openai.message_parts import Content, text_of, unread
-from fairlane.gateway.dialects.openai.requests import Turn, merge_turns
+from fairlane.gateway.dialects.openai.requests import Turn, is_system, merge_turns
 from fairlane.gateway.dialects.openai.response_tools import HostedTool, ResponseTools, full_name
 from fairlane.gateway.dialects.openai.tools import Arguments, ToolCall, text_input
 
@@ -26,7 +26,6 @@ Status = Literal["in_progress", "completed", "incomplete"]
 # How OpenAI's encrypted contents begin; ours are random from the first character on.
 _FOREIGN = "gAAAAA"
 FOREIGN_SUMMARY = "[omitted: only the server that made it can read it]"
-_INSTRUCTING = frozenset({"system", "developer"})
 
 
 def close_text(text: str, close: Close) -> str:
@@ -318,7 +317,7 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
 
     def belongs(group: Sequence[Turn], turn: Turn) -> bool:
         is_first = group[0] is turns[0]
-        return _continues(group[-1], turn) or (is_first and _INSTRUCTING.issuperset((group[0].role, turn.role)))
+        return _continues(group[-1], turn) or (is_first and is_system(group[0]) and is_system(turn))
 
     return tuple([turn for turn in merge_turns(turns, belongs, "\n\n") if _stage(turn)])
 

@@ -10,13 +10,12 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Ignored, Off, Text
+from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Off, Text
 from fairlane.gateway.dialects.openai.tools import (
     INPUT,
     MAX_TOOLS,
     DirectCallers,
     FunctionBody,
-    FunctionName,
     Mode,
     Tool,
 )
@@ -80,7 +79,7 @@ class ResponseCustomTool(_ToolOptions):
     """A tool that takes text."""
 
     type: Literal["custom"]
-    name: FunctionName
+    name: Identifier
     description: Text | None = None
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
 
@@ -130,7 +129,7 @@ class ToolNamespace(Fields):
     """A group of tools with a common prefix."""
 
     type: Literal["namespace"]
-    name: FunctionName
+    name: Identifier
     description: Text | None = None
     tools: Annotated[list[ListedTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 
@@ -197,7 +196,7 @@ class ChosenTool(Fields):
     """One tool of the request."""
 
     type: Literal["function", "custom"]
-    name: FunctionName
+    name: Identifier
 
 
 class ResponseAllowedTools(Fields):

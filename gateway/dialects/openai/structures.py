@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, StructureKind
-from fairlane.gateway.dialects.openai.field_types import Fields, Off, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Identifier, Off, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -48,7 +48,7 @@ Choices = Annotated[
 class NamedSchema(Fields):
     """A JSON schema; the response follows it whether `strict` or not."""
 
-    name: Annotated[str | None, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$"), about("Name")] = None
+    name: Annotated[Identifier | None, about("Name")] = None
     description: Annotated[Text | None, about("A description for the model")] = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema"), about("The JSON schema")] = None
     strict: Annotated[bool | None, about("Whether calls or answers must match the schema")] = None

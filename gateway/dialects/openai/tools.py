@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text, json_text, with_lists
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Identifier, Text, json_text, with_lists
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -23,7 +23,6 @@ MAX_TOOLS_CHARS = 1024 * 1024
 MAX_CALLS = 128
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
-FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 Mode = Literal["none", "auto", "required"]
 # Only the model itself may call a tool.
 DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
@@ -97,7 +96,7 @@ Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]
 class FunctionBody(Fields):
     """A function that the model may call."""
 
-    name: FunctionName
+    name: Identifier
     description: Text | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
@@ -154,7 +153,7 @@ class CallBody(Fields):
 class NamedBody(Fields):
     """The name of a function."""
 
-    name: FunctionName
+    name: Identifier
 
 
 class NamedTool(Fields):
