@@ -88,7 +88,7 @@ class TokenStream:
         by_token: bool = False,
     ) -> None:
         """`min_tokens`: stop strings only match text after that many tokens. `control_text`: show the special tokens
-        that mark calls and reasoning by name, for an output reader. `by_token`: tell the tokens' texts apart."""
+        that mark calls and reasoning by name, for an output reader. `by_token`: return where each token's text ends."""
         self._by_token = by_token
         self._vocabulary = model.vocabulary_with_marks if control_text else model.vocabulary
         # Created with the first character that is not ASCII.

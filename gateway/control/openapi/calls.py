@@ -52,8 +52,8 @@ def _aliased(
 ) -> Iterator[Documented]:
     """Yield one call under all its paths."""
     for path, name in zip(paths, names, strict=True):
-        told = summary if path == paths[0] else f"The same as `POST {paths[0]}`"
-        yield documented(f"POST {path}", name, told, answer, *GENERATION, body=body)
+        description = summary if path == paths[0] else f"The same as `POST {paths[0]}`"
+        yield documented(f"POST {path}", name, description, answer, *GENERATION, body=body)
 
 
 TENANT_API: tuple[Documented, ...] = (

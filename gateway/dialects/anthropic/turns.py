@@ -25,16 +25,24 @@ from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import invalid
 
 _ReadBlock = TextBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock | OtherBlock
-_SAID = (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock, ServerResultBlock, CompactionBlock, OtherBlock)
+_ASSISTANT_BLOCKS = (
+    TextBlock,
+    ThinkingBlock,
+    RedactedThinkingBlock,
+    ToolUseBlock,
+    ServerResultBlock,
+    CompactionBlock,
+    OtherBlock,
+)
 
 
 def turns_of(message: MessageBody, index: int, reading: Reading) -> Iterator[Turn]:
     """Yield the turns of one message, at least one. Raises ApiError naming the block that its role cannot contain."""
     param = f"messages.[{index}].content"
-    return (_said if message.role == "assistant" else _asked)(message, param, reading)
+    return (_assistant_turns if message.role == "assistant" else _user_turns)(message, param, reading)
 
 
-def _asked(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
+def _user_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
     texts: list[str] = []
     has_results = False
     for place, block in enumerate(message.content):
@@ -54,13 +62,13 @@ def _asked(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]
         yield Turn(role=message.role, content="\n".join(texts))
 
 
-def _said(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
+def _assistant_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
     said: list[Block] = []
     for place, block in enumerate(message.content):
-        if not isinstance(block, _SAID):
+        if not isinstance(block, _ASSISTANT_BLOCKS):
             raise _misplaced(message, f"{param}.[{place}]")
         if isinstance(block, ServerResultBlock):
-            yield _spoken(said)
+            yield _assistant_turn(said)
             yield _result(block, f"{param}.[{place}]", reading)
             said = []
         elif isinstance(block, OtherBlock):
@@ -68,10 +76,10 @@ def _said(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
         else:
             said.append(block)
     if said or not any(isinstance(block, ServerResultBlock) for block in message.content):
-        yield _spoken(said)
+        yield _assistant_turn(said)
 
 
-def _spoken(blocks: Sequence[Block]) -> Turn:
+def _assistant_turn(blocks: Sequence[Block]) -> Turn:
     texts, thoughts, calls = list[str](), list[str](), list[ToolCall]()
     for block in blocks:
         match block:

@@ -1,7 +1,7 @@
 """Finds what llguidance cannot enforce in a schema, and drops the branches of unions that contain it.
 
 The remaining branches of an `anyOf` allow only what the whole union does. None is dropped below a `oneOf`, which needs
-all branches to tell whether exactly one matches."""
+all branches to decide whether exactly one matches."""
 
 import json
 import re
