@@ -20,7 +20,8 @@ def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
     @cache
     def prompt(place: int) -> tuple[int, ...] | PromptTooLong:
         try:
-            return text.chat_prompt(shorter[place], request.offered_tools, request.rendering)
+            head, first = shorter[place]
+            return text.chat_prompt([*head, *request.messages[first:]], request.offered_tools, request.rendering)
         except PromptTooLong as long:
             return long
 
@@ -39,17 +40,16 @@ def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
     return found
 
 
-def _shorter(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
+def _shorter(turns: Sequence[Turn]) -> Iterator[tuple[Sequence[Turn], int]]:
     """Yield the conversation from its longest form to its shortest: from each user message on, then the last one with
-    ever fewer of the turns after it. A result never comes without its call."""
+    ever fewer of the turns after it. A result never comes without its call.
+
+    Each form is what it begins with, and the index of the first turn of the rest."""
     first = next((index for index, turn in enumerate(turns) if not is_system(turn)), len(turns))
-    head = list(turns[:first])
-    yield list(turns)
+    head = turns[:first]
+    yield head, first
     asked = [index for index, turn in enumerate(turns) if turn.role == "user" and index >= first]
-    for index in asked:
-        if index > first:
-            yield [*head, *turns[index:]]
+    yield from ((head, index) for index in asked if index > first)
     last = asked[-1] if asked else first
-    for index in range(last + 1, len(turns)):
-        if turns[index].role == "assistant":
-            yield [*head, *turns[last : last + 1], *turns[index:]] if asked else [*head, *turns[index:]]
+    kept = [*head, *turns[last : last + 1]] if asked else head
+    yield from ((kept, index) for index in range(last + 1, len(turns)) if turns[index].role == "assistant")

@@ -1,5 +1,6 @@
 """`truncation: auto`: a conversation that is too long loses its oldest turns."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -90,3 +91,14 @@ async def test_what_cannot_be_shortened_is_refused(served: Served, truncation: s
     answer = await served.post(RESPONSES, {"model": "tiny", "input": long, "truncation": truncation})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_many_turns_take_little_memory(served: Served) -> None:
+    tracemalloc.start()
+    try:
+        await asked(served, [{"role": "user", "content": "a"}] * 2_000, store=False)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 12 * 2**20
