@@ -57,10 +57,12 @@ class _Body(msgspec.Struct):
 def read_requests(body: bytes) -> list[tuple[str, bytes]]:
     """Return name and undecoded body of each request. Raises ApiError naming the field."""
     if body.count(b'"custom_id"') > MAX_REQUESTS:
-        raise invalid("requests", f"`requests` must have at most {MAX_REQUESTS} items.")
+        raise _too_many()
     requests = read_struct(body, _Body).requests
     if not requests:
         raise invalid("requests", "`requests` must not be empty.")
+    if len(requests) > MAX_REQUESTS:  # the name may be spelled with escapes
+        raise _too_many()
     seen = set[str]()
     for index, each in enumerate(requests):
         param = f"requests.[{index}]"
@@ -72,6 +74,10 @@ def read_requests(body: bytes) -> list[tuple[str, bytes]]:
             raise invalid(f"{param}.params", "`params` must be an object.")
         seen.add(each.custom_id)
     return [(each.custom_id, bytes(each.params)) for each in requests]
+
+
+def _too_many() -> ApiError:
+    return invalid("requests", f"`requests` must have at most {MAX_REQUESTS} items.")
 
 
 def as_lines(requests: list[tuple[str, bytes]], url: str, max_bytes: int) -> bytes:

@@ -15,6 +15,7 @@ from anthropic.types.messages import MessageBatch
 from anthropic.types.messages.batch_create_params import Request
 
 from fairlane.gateway.batches import line_runner, open_batch
+from fairlane.gateway.dialects.anthropic.batches import MAX_REQUESTS
 from tests.support.gateway.batch_files import begun, ended, folder_settings, line
 from tests.support.gateway.served import SAID, WAIT_S, Served, serving, until
 
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.anyio
 PATH = "/v1/messages"
 A_DAY_LATER = SimpleNamespace(time=lambda: time.time() + 86_400, monotonic=time.monotonic)
 BATCHES = f"{PATH}/batches"
+MANY = b",".join(b'{"custom\\u005fid":"%d","params":{}}' % each for each in range(MAX_REQUESTS + 1))
 ASKED: dict[str, Any] = {"model": "tiny", "max_tokens": 100, "messages": [{"role": "user", "content": "Where?"}]}
 
 
@@ -231,6 +233,7 @@ async def test_a_repeated_creation_makes_one_batch(served: Served) -> None:
         (b'{"requests": ' + b"[" * 100_000, "requests.[0]"),
         (b"[]", None),
         (b"\xff", None),
+        pytest.param(b'{"requests":[%b]}' % MANY, "requests", id="many, by an escaped name"),
     ],
 )
 async def test_a_wrong_body_is_refused_whole(served: Served, body: Any, param: str | None) -> None:
