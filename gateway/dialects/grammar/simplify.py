@@ -5,6 +5,7 @@ Dropped are annotations, unknown keywords, unknown formats, null values except o
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from typing import Any
 
 from fairlane.gateway.dialects.grammar.lookahead import without_lookaheads
@@ -17,9 +18,9 @@ from fairlane.gateway.dialects.grammar.schema_tree import (
     Schema,
     is_base,
     places,
+    pointed,
     pointer,
     pointer_steps,
-    referred,
 )
 
 # Formats that llguidance enforces. Others are annotations.
@@ -38,12 +39,14 @@ _UNEVALUATED = {"unevaluatedItems": "items", "unevaluatedProperties": "additiona
 _MOST_STEPS = 8
 # Of references that replace one list of property names.
 MOST_REFERENCES_CHARS = 16 * 1024
+# Returns the schema that another one only refers to, or itself.
+Target = Callable[[object], object]
 
 
 def simplified(schema: Mapping[str, Any]) -> Schema:
     """Return an equivalent schema, as a copy."""
     root: Schema = json.loads(json.dumps(schema, ensure_ascii=False))
-    kept = _kept(root)
+    kept, target = _kept(root), _targets(root)
     for place in reversed(places(root, enters_bases=_IDENTIFIERS.isdisjoint(kept))):  # a schema after those in it
         each = place.schema
         for name, value in [*each.items()]:
@@ -51,10 +54,10 @@ def simplified(schema: Mapping[str, Any]) -> Schema:
             if is_noted and name not in kept:
                 del each[name]
         for name, is_neutral in _NEUTRAL.items():
-            if name in each and name not in kept and is_neutral(each[name], each, root):
+            if name in each and name not in kept and is_neutral(each[name], each, target):
                 del each[name]
         if kept.isdisjoint(_REPLACED):
-            _replace(place, root)
+            _replace(place, target)
     return root
 
 
@@ -89,17 +92,23 @@ def is_never(schema: object) -> bool:
     return schema is False or (isinstance(schema, dict) and False in _listed(schema.get("allOf")))
 
 
-def _target(schema: object, root: Schema) -> object:
-    """Return the schema that another one only refers to, or itself."""
-    for _ in range(_MOST_STEPS):
-        if not isinstance(schema, dict) or schema.keys() != {"$ref"}:
-            break
-        schema = referred(root, schema)
-    return schema
+def _targets(root: Schema) -> Target:
+    """Return the function that finds targets in `root`, in linear time however many schemas refer to one."""
+    found = cache(partial(pointed, root))
+
+    def target(schema: object) -> object:
+        for _ in range(_MOST_STEPS):
+            if not isinstance(schema, dict) or schema.keys() != {"$ref"}:
+                break
+            reference = schema["$ref"]
+            schema = found(reference) if isinstance(reference, str) else None
+        return schema
+
+    return target
 
 
-def _allows_strings(schema: object, root: Schema) -> bool:
-    schema = _target(schema, root)
+def _allows_strings(schema: object, target: Target) -> bool:
+    schema = target(schema)
     if isinstance(schema, dict) and schema.keys() == {"type"}:
         return schema["type"] == "string" or "string" in _listed(schema["type"])
     if isinstance(schema, dict) and schema.keys() == {"anyOf"}:
@@ -115,7 +124,7 @@ def _is_met(dependency: object, schema: Schema) -> bool:
     return is_any(dependency)
 
 
-def _are_met(dependencies: object, schema: Schema, _: Schema) -> bool:
+def _are_met(dependencies: object, schema: Schema, _: Target) -> bool:
     return isinstance(dependencies, dict) and all(_is_met(each, schema) for each in dependencies.values())
 
 
@@ -123,14 +132,14 @@ def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# Returns whether a keyword's value forbids nothing, from the value, its schema and the whole schema.
-_IsNeutral = Callable[[Any, Schema, Schema], bool]
+# Returns whether a keyword's value forbids nothing, from the value, its schema and what finds targets.
+_IsNeutral = Callable[[Any, Schema, Target], bool]
 _NEUTRAL: Mapping[str, _IsNeutral] = {
     "type": lambda value, *_: value in ("any", []),
     "format": lambda value, *_: not isinstance(value, str) or value not in FORMATS,
     "uniqueItems": lambda value, schema, _: value is False or schema.get("maxItems") in (0, 1),
     "required": lambda value, *_: value is False,
-    "propertyNames": lambda value, _, root: _allows_strings(value, root),
+    "propertyNames": lambda value, _, target: _allows_strings(value, target),
     "not": lambda value, *_: is_never(value),
     "then": lambda value, schema, _: "if" not in schema or is_any(value),
     "else": lambda value, schema, _: "if" not in schema or is_any(value),
@@ -155,7 +164,7 @@ _REPLACED = frozenset(
 )
 
 
-def _replace(place: Place, root: Schema) -> None:
+def _replace(place: Place, target: Target) -> None:
     """Replace keywords that llguidance does not know by equivalents that it does."""
     schema = place.schema
     if is_any(schema.get("not")):
@@ -166,18 +175,18 @@ def _replace(place: Place, root: Schema) -> None:
         del schema["pattern"]
         schema["allOf"] = [*_listed(schema.get("allOf")), *({"pattern": each} for each in patterns)]
     if schema.get("unevaluatedProperties") is False and _IN_PLACE & schema.keys() == {"allOf"}:
-        _list_evaluated(schema, root)
+        _list_evaluated(schema, target)
     if _IN_PLACE.isdisjoint(schema):
         for unevaluated, additional in _UNEVALUATED.items():
             if unevaluated in schema:
                 schema[additional] = schema.pop(unevaluated)
     if "propertyNames" in schema and "patternProperties" not in schema:
-        _replace_names(place, root)
+        _replace_names(place, target)
 
 
-def _list_evaluated(schema: Schema, root: Schema) -> None:
+def _list_evaluated(schema: Schema, target: Target) -> None:
     """Replace `unevaluatedProperties: false` if all parts of the schema list their properties."""
-    parts, own = [_target(each, root) for each in _listed(schema["allOf"])], schema.get("properties", {})
+    parts, own = [target(each) for each in _listed(schema["allOf"])], schema.get("properties", {})
     listed: dict[str, Any] = {}
     for part in parts:
         if not isinstance(part, dict) or not part.keys() <= {"type", "properties", "required"}:
@@ -189,10 +198,10 @@ def _list_evaluated(schema: Schema, root: Schema) -> None:
         schema["additionalProperties"] = False
 
 
-def _replace_names(place: Place, root: Schema) -> None:
+def _replace_names(place: Place, target: Target) -> None:
     """Replace `propertyNames` by properties if it lists them, or by `patternProperties` if it describes them."""
     schema = place.schema
-    allowed, properties = _target(schema["propertyNames"], root), schema.get("properties", {})
+    allowed, properties = target(schema["propertyNames"]), schema.get("properties", {})
     if not isinstance(allowed, dict) or not isinstance(properties, dict):
         return
     rules = {name: rule for name, rule in allowed.items() if (name, rule) != ("type", "string")}

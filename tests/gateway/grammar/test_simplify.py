@@ -272,3 +272,11 @@ def test_a_hostile_union_is_searched_in_linear_time() -> None:
         return bytecodes(lambda: enforceable(union, lambda each: "not" if "not" in json.dumps(each) else ""))
 
     assert searched(400) < 12 * searched(50)
+
+
+def test_a_hostile_reference_is_followed_in_linear_time() -> None:
+    def followed(parts: int) -> int:
+        schema = {"b": {"$ref": "#" + "/a" * 1_000}, "unevaluatedProperties": False, "allOf": [{"$ref": "#/b"}] * parts}
+        return bytecodes(lambda: simplified(schema))
+
+    assert followed(100) < 4 * followed(5)
