@@ -19,11 +19,10 @@ from fairlane.quotas.responses import KeptResponses, TenantSeals
 # Contained in every body that has sealed content: a summary, or reasoning.
 _SEALED = (b"compaction", b"encrypted_content")
 _PREVIOUS = "previous_response_id"
-# A reference by its type, or an object with nothing but an id.
-_NULL_TYPE = rb'"type"\s*:\s*null'
-_REFERENCE = re.compile(
-    rb'"item_reference"|\{\s*(?:%b\s*,\s*)?"id"\s*:\s*"[^"\\]*"\s*(?:,\s*%b\s*)?\}' % (_NULL_TYPE, _NULL_TYPE)
-)
+# A reference has a type, or is an object that ends with an id. The literal beginning makes the search fast, which runs
+# on the event loop.
+_REFERENCE = b'"item_reference"'
+_LAST_ID = re.compile(rb'"id"\s*:\s*"[^"\\]*"\s*(?:,\s*"type"\s*:\s*null\s*)?\}')
 T = TypeVar("T")
 # Stored responses that the references of one body may be read from.
 MOST_READ = 32
@@ -52,7 +51,7 @@ class StoredInput:
                 known = await decoded(read_conversation, content)
                 size += len(content)
                 seals = seals or any(mark in content for mark in _SEALED)
-        if _REFERENCE.search(body):
+        if _REFERENCE in body or _LAST_ID.search(body):
             ids = partial(_referenced, body, self.room.most_token_ids(1))
             items, read_bytes = await self._items(caller, await self.room.run(caller.tenant_id, len(body), ids))
             size += read_bytes
