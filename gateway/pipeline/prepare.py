@@ -46,10 +46,10 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Yields
 
 # What a model of each kind makes, and where, for requests that ask it for something else.
-_MAKES: Mapping[Yields, str] = {
-    "text": "generates text",
-    "embeddings": "makes embeddings: use /v1/embeddings",
-    "scores": "scores pairs of texts: use /v1/rerank or /v1/score",
+_MAKES: Mapping[Yields, tuple[str, str]] = {
+    "text": ("generates text", ""),
+    "embeddings": ("makes embeddings", ": use /v1/embeddings"),
+    "scores": ("scores pairs of texts", ": use /v1/rerank or /v1/score"),
 }
 # Numbers in the vectors of one job, whose result is one message: 1 MiB.
 MAX_VECTOR_NUMBERS = 262_144
@@ -294,8 +294,8 @@ class Preparer:
         request = kind.parse(body, reading)
         model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.card.yields != kind.yields:
-            makes = _MAKES[model.text.card.yields]
-            raise invalid("model", f"This model cannot make {kind.yields}: it {makes}.")
+            makes, use = _MAKES[model.text.card.yields]
+            raise invalid("model", f"This model {makes} and makes no {kind.yields}{use}.")
         if isinstance(request, ChatRequest):
             for name in model.text.unread(request.rendering):
                 reading.ignore(name)

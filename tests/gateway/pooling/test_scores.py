@@ -181,6 +181,8 @@ async def test_what_is_wrong_is_named(served: Served, path: str, body: dict[str,
 
     assert error_of(answer) == (400, code), answer.text
     assert answer.json()["error"]["param"] == param, answer.text
+    if param == "model":
+        assert "scores pairs of texts and makes no " in answer.json()["error"]["message"]
 
 
 async def test_the_tokens_of_all_pairs_together_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
