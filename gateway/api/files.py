@@ -74,7 +74,7 @@ class FileEndpoints:
         )
         if found is None:
             raise invalid("after", "`after` is not the id of a file.")
-        chosen = [each for each in found if query.purpose in (None, each.purpose)]
+        chosen = [each for each in found if query.purpose in ("", each.purpose)]
         await send_json(context.send, page([each.shown() for each in chosen], query.limit), [])
 
     async def show(self, context: RequestContext) -> None:

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Text
 from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.request_bodies import Unsupported
 from fairlane.gateway.dialects.openai.tools import DirectCallers, Parameters, Tool
 from fairlane.gateway.errors import invalid
 
@@ -99,7 +98,7 @@ class CustomTool(Fields):
     defer_loading: Ignored = None
     eager_input_streaming: Ignored = None
     allowed_callers: DirectCallers | None = None
-    input_examples: Unsupported = None
+    input_examples: Ignored = None
 
     def tool(self) -> Tool:
         strict = bool(self.strict)

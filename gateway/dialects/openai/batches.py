@@ -62,7 +62,7 @@ class FilesQuery(_ListQuery):
         MOST_FILES_LISTED
     )
     order: Annotated[Literal["asc", "desc"], Field(description="By creation time; `desc`: newest first")] = "desc"
-    purpose: Annotated[Literal["batch", "batch_output"] | None, Field(description="Absent: any")] = None
+    purpose: Annotated[str, Field(max_length=64, description="Absent or empty: any")] = ""
 
 
 class BatchesQuery(_ListQuery):

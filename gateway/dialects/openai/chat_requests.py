@@ -26,7 +26,7 @@ def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
 
 def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
     """Convert a body whose fields are valid one by one. Raises ApiError naming the field."""
-    if chat.top_logprobs is not None and not chat.logprobs:
+    if chat.top_logprobs and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     tools, choice = read_functions(chat.functions, chat.function_call, chat.tools, chat.tool_choice)
     more: dict[str, Any] = {}

@@ -46,9 +46,9 @@ def _stops(stop: object) -> tuple[str, ...]:
     listed = [stop] if isinstance(stop, str) else stop
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         raise PydanticCustomError("stop", "must be text or a list of texts")
-    if len(listed) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARS for text in listed):
-        raise PydanticCustomError("stop", f"must be at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters")
-    return tuple(as_unicode(text) for text in listed)
+    if len(listed) > MAX_STOPS or any(len(text) > MAX_STOP_CHARS for text in listed):
+        raise PydanticCustomError("stop", f"must be at most {MAX_STOPS} texts of at most {MAX_STOP_CHARS} characters")
+    return tuple([as_unicode(text) for text in listed if text])
 
 
 def _nothing(value: object) -> None:

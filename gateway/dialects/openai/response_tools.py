@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Off, Text
@@ -54,7 +54,7 @@ class ResponseFunction(FunctionBody, _ToolOptions):
     """A function that the model may call."""
 
     type: Literal["function"]
-    output_schema: None = None
+    output_schema: Ignored = None
 
     def as_json(self) -> Json:
         document = {"type": self.type, "name": self.name, "description": self.description}
@@ -115,11 +115,11 @@ HOSTED = (
 )
 
 
-def _called_tool(tool: object) -> CalledTool:
+def _called_tool(tool: object, info: ValidationInfo) -> CalledTool:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if not isinstance(kind, str) or kind not in _CALLED:
         raise PydanticCustomError("tool", "has an unsupported type; use 'function' or 'custom'")
-    return _CALLED[kind].model_validate(tool)
+    return _CALLED[kind].model_validate(tool, context=info.context)
 
 
 ListedTool = Annotated[CalledTool, PlainValidator(_called_tool, json_schema_input_type=CalledTool)]
@@ -156,13 +156,13 @@ ServedTool = CalledTool | ToolNamespace
 AnyTool = ServedTool | HostedTool
 
 
-def _tool(tool: object) -> AnyTool:
+def _tool(tool: object, info: ValidationInfo) -> AnyTool:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind == "namespace":
-        return ToolNamespace.model_validate(tool)
+        return ToolNamespace.model_validate(tool, context=info.context)
     if isinstance(kind, str) and kind not in _CALLED:
-        return HostedTool.model_validate(tool)
-    return _called_tool(tool)
+        return HostedTool.model_validate(tool, context=info.context)
+    return _called_tool(tool, info)
 
 
 def _check_count(tools: object) -> object:

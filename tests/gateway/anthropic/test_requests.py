@@ -224,7 +224,6 @@ def test_a_count_needs_no_answer() -> None:
         ({"tools": [{**TOOL, "name": "the weather"}]}, "tools.[0].name"),
         ({"tools": [{**TOOL, "input_schema": {"type": "string"}}]}, "tools.[0].input_schema"),
         ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, "tools.[0].allowed_callers.[0]"),
-        ({"tools": [{**TOOL, "input_examples": [{}]}]}, "tools.[0].input_examples"),
         ({"tools": [TOOL, TOOL]}, "tools.[1].name"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "time"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),

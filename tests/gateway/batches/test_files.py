@@ -105,9 +105,11 @@ async def test_lists_come_in_pages_and_either_order(served: Served) -> None:
         oldest = [each.id async for each in client.files.list(limit=3, order="asc")]
         newest = await client.files.list(limit=3)
         rest = await client.files.list(limit=3, after=newest.data[-1].id)
+        other = await client.files.list(purpose="fine-tune")
 
     assert (oldest, [each.id for each in newest.data], newest.has_more) == (made, made[:0:-1], True)
     assert ([each.id for each in rest.data], rest.has_more) == ([made[0]], False)
+    assert (other.data, other.has_more) == ([], False)
 
 
 async def test_a_client_that_closes_after_the_last_byte_of_a_file_has_not_left_early(

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.anyio
 TURNS = [{"role": "user", "content": "Hi"}]
 TEXT = {"type": "text", "text": "Hi"}
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
+FUNCTION = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 CACHE = "cache_control"
 IGNORED = "x-fairlane-ignored"
 BODIES = [
@@ -95,6 +96,8 @@ HINTS_INSIDE: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/messages", {"messages": TURNS, "system": [{"type": "text", "text": "Be.", "cache_control": 5}]}, CACHE),
     ("/v1/messages", {"messages": [{**TURNS[0], "content": [{**TEXT, "cache_control": {"ttl": "9h"}}]}]}, CACHE),
     ("/v1/messages", {"messages": TURNS, "tools": [{**TOOL, "cache_control": {"type": "ephemeral"}}]}, CACHE),
+    ("/v1/messages", {"messages": TURNS, "tools": [{**TOOL, "input_examples": [{}]}]}, "input_examples"),
+    ("/v1/responses", {"input": "Hi", "tools": [{**FUNCTION, "output_schema": {"type": "string"}}]}, "output_schema"),
 ]
 
 

@@ -41,6 +41,11 @@ def test_null_is_as_good_as_absent() -> None:
     assert completion(**dict.fromkeys(optional | NEUTRAL_COMPLETION.keys())) == completion()
 
 
+@pytest.mark.parametrize("asked", [{"stop": ""}, {"stop": []}, {"stop": [""]}, {"top_logprobs": 0}])
+def test_an_empty_value_is_as_good_as_absent(asked: dict[str, Any]) -> None:
+    assert chat(**asked) == chat()
+
+
 def test_every_field_arrives() -> None:
     asked = chat(
         n=3,
@@ -262,7 +267,7 @@ def test_the_least_output_is_at_most_the_most() -> None:
     assert param(min_tokens=6, max_tokens=5) == "min_tokens"
 
 
-@pytest.mark.parametrize("stop", ["", [""], ["a"] * 17, ["a", 1], 1, {}, "x" * 1025, "\ud800"])
+@pytest.mark.parametrize("stop", [["a"] * 17, ["a", 1], 1, {}, "x" * 1025, "\ud800"])
 def test_stop_strings_that_are_none(stop: object) -> None:
     assert param(stop=stop) == "stop"
 
