@@ -3,11 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.dialects.openai import rate_limits
+from fairlane.gateway.dialects.openai.batches import read_query
 from fairlane.gateway.dialects.openai.rate_limits import Waiting
+from fairlane.gateway.errors import invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
@@ -17,6 +21,18 @@ from fairlane.quotas.store import QuotaStore
 
 OWNER = "fairlane"
 ANTHROPIC_VERSION_HEADER = b"anthropic-version"
+MOST_LISTED = 1_000
+# Of a model's name.
+_MOST_CHARS = 1_024
+
+
+class ModelsQuery(BaseModel):
+    """The page of models to list in Anthropic's format."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
+    limit: Annotated[int, Field(ge=1, le=MOST_LISTED)] = MOST_LISTED
+    after_id: Annotated[str, Field(max_length=_MOST_CHARS)] = ""
+    before_id: Annotated[str, Field(max_length=_MOST_CHARS)] = ""
 
 
 @dataclass(eq=False)
@@ -29,7 +45,7 @@ class Models:
         caller = context.caller
         found = _usable(caller, self.fleet_cache.find())
         if _speaks_anthropic(context.headers):
-            document = _anthropic_page(found)
+            document = _anthropic_page(found, read_query(ModelsQuery, context.scope["query_string"]))
         else:
             document = {"object": "list", "data": [_shown(model) for model in found]}
         await send_json(context.send, document, [])
@@ -94,7 +110,15 @@ def _anthropic_model(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _anthropic_page(models: Sequence[ServedModel]) -> dict[str, Any]:
-    data = [_anthropic_model(model) for model in models]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
+def _anthropic_page(models: Sequence[ServedModel], query: ModelsQuery) -> dict[str, Any]:
+    names = [model.name for model in models]
+    for field, cursor in (("after_id", query.after_id), ("before_id", query.before_id)):
+        if cursor and cursor not in names:
+            raise invalid(field, f"`{field}` is not the id of a model.")
+    first = names.index(query.after_id) + 1 if query.after_id else 0
+    end = names.index(query.before_id) if query.before_id else len(names)
+    between = models[first:end]
+    page = between[-query.limit :] if query.before_id else between[: query.limit]
+    data = [_anthropic_model(model) for model in page]
+    ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+    return {"data": data, "has_more": len(between) > len(page), **ends}
