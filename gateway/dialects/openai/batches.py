@@ -10,7 +10,6 @@ from fairlane.common.views import about
 from fairlane.gateway.dialects.openai.field_types import Fields
 from fairlane.gateway.dialects.openai.reading import checked_fields
 from fairlane.gateway.errors import invalid
-from fairlane.gateway.http.json_reader import shown_name
 
 SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * 86_400
 LONGEST_WINDOW_H = 7 * 24
@@ -81,11 +80,11 @@ def read_query(kind: type[Q], query: bytes) -> Q:
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
     except ValueError:
         raise invalid(None, f"The query has more than {MOST_PARAMETERS} parameters.") from None
-    fields = dict(given)
-    if len(fields) != len(given):
-        doubled = next(name for name, _ in given if sum(name == other for other, _ in given) > 1)
-        raise invalid(shown_name(doubled), "The parameter is given twice.")
-    return checked_fields(kind, {}, fields)
+    known = [name for name, _ in given if name in kind.model_fields]
+    for name in kind.model_fields:
+        if known.count(name) > 1:
+            raise invalid(name, "The parameter is given twice.")
+    return checked_fields(kind, {}, dict(given))
 
 
 UploadForm = TypedDict(

@@ -66,7 +66,7 @@ async def test_both_tenant_and_key_bound_what_is_listed() -> None:
     ("query", "names"),
     [
         ("limit=1", ["model-0"]),
-        ("after_id=model-497&lifecycle=active,retired", ["model-498", "model-499"]),
+        ("after_id=model-497&lifecycle[]=active&lifecycle[]=retired", ["model-498", "model-499"]),
         ("after_id=model-1&limit=2", ["model-2", "model-3"]),
         ("before_id=model-2&limit=1", ["model-1"]),
         ("after_id=model-499", []),
