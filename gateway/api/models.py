@@ -16,7 +16,7 @@ from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.pipeline.context import RequestContext
-from fairlane.gateway.pipeline.prepare import allowed_model
+from fairlane.gateway.pipeline.fitting import allowed_model
 from fairlane.quotas.store import QuotaStore
 
 OWNER = "fairlane"

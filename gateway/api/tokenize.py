@@ -22,7 +22,7 @@ from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import PromptTooLong
 from fairlane.gateway.pipeline.context import Bounds, RequestContext
-from fairlane.gateway.pipeline.prepare import allowed_model
+from fairlane.gateway.pipeline.fitting import allowed_model
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
 

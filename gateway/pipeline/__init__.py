@@ -1,6 +1,7 @@
 """One request's way through the gateway, in this order:
 
     prepare.py        parse, tokenize and plan it
+    fitting.py        find its model, check its fields against it, and cut its output to the context
     constraints.py    combine its response format and its tools into one grammar
     admission.py      decide whether it is admitted, and with which guarantee
     prices.py         look up what its tokens cost

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain
 from typing import Generic, TypeVar
 
 import msgspec
@@ -15,7 +14,7 @@ from fairlane.gateway.dialects.grammar.structure import CheckedGrammar
 from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest
-from fairlane.gateway.errors import ApiError, invalid, model_not_found
+from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.body_budget import BodyRoom
@@ -29,6 +28,15 @@ from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
 from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, measure, too_long
 from fairlane.gateway.pipeline.constraints import grammar_of
 from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.gateway.pipeline.fitting import (
+    MAX_VECTOR_NUMBERS,
+    allowed_model,
+    check_fields,
+    check_scores,
+    cut_output,
+    pack_inputs,
+    wrong_kind,
+)
 from fairlane.gateway.request.live_request import LiveJob, job_ids
 from fairlane.gateway.request.service_level import (
     CLASS_HEADER,
@@ -45,17 +53,6 @@ from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Yields
 
-# What a model of each kind makes, and where, for requests that ask it for something else.
-_MAKES: Mapping[Yields, tuple[str, str]] = {
-    "text": ("generates text", ""),
-    "embeddings": ("makes embeddings", ": use /v1/embeddings"),
-    "scores": ("scores pairs of texts", ": use /v1/rerank or /v1/score"),
-}
-# Numbers in the vectors of one job, whose result is one message: 1 MiB.
-MAX_VECTOR_NUMBERS = 262_144
-
-# Of one request, over all its prompts and choices: about 100 MB while they are collected.
-MAX_PROMPT_LOGPROBS = 500_000
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
 
@@ -294,8 +291,7 @@ class Preparer:
         request = kind.parse(body, reading)
         model = allowed_model(self.fleet_cache, request.model, caller)
         if model.text.card.yields != kind.yields:
-            makes, use = _MAKES[model.text.card.yields]
-            raise invalid("model", f"This model {makes} and makes no {kind.yields}{use}.")
+            raise wrong_kind(model.text, kind.yields)
         if isinstance(request, ChatRequest):
             for name in model.text.unread(request.rendering):
                 reading.ignore(name)
@@ -311,11 +307,11 @@ class Preparer:
             least = f"at least {long.least_tokens}"
             of_prompt = msgspec.structs.replace(request, max_tokens=None)
             raise too_long(least, of_prompt, model, prompt_param=kind.prompt_param) from None
-        _check_fields(request, model.text)
+        check_fields(request, model.text)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` contains no tokens.")
         if request.scored is not None:
-            _check_scores(request, prompts)
+            check_scores(request, prompts)
         if self.cuts_output:
             request = cut_output(request, model, prompts)
         if request.bad_words:
@@ -324,76 +320,6 @@ class Preparer:
         if usual := model.text.usual_draw:
             request = msgspec.structs.replace(request, draw={**usual, **request.draw})
         return request, model, prompts
-
-
-def cut_output(request: Generation, model: ServedModel, prompts: Sequence[Tokens]) -> Generation:
-    """Return the request with an output limit that the context has room for, and the field named as ignored."""
-    most = request.max_tokens
-    if most is None or max(map(len, prompts)) + most <= model.context_length:
-        return request
-    ignored = (*request.ignored, request.max_tokens_param)
-    # One of several prompts may have room for all of it; a single one has not.
-    return msgspec.structs.replace(request, max_tokens=most if len(prompts) > 1 else None, ignored=ignored)
-
-
-def pack_inputs(
-    inputs: Sequence[Tokens], context_length: int, *, most: int = MAX_VECTOR_NUMBERS, parts: int = 1
-) -> tuple[list[Tokens], list[list[int]]]:
-    """Pack consecutive inputs into few jobs, because a thousand would fill the lane's queue.
-
-    `most`: inputs of a job. `parts`: how many entries of `inputs` are one of them. Return the jobs' prompts, and the
-    lengths of the entries in each."""
-    packs: list[list[Tokens]] = []
-    room = 0
-    for at in range(0, len(inputs), parts):
-        each = inputs[at : at + parts]
-        size = sum(map(len, each))
-        if not packs or size > room or len(packs[-1]) >= most * parts:
-            packs.append([])
-            room = context_length
-        packs[-1] += each
-        room -= size
-    return [tuple(chain.from_iterable(pack)) for pack in packs], [[*map(len, pack)] for pack in packs]
-
-
-def _check_scores(request: GenerationRequest, prompts: Sequence[Tokens]) -> None:
-    found = sum(map(len, prompts)) * request.n * (1 + (request.scored or 0))
-    if found > MAX_PROMPT_LOGPROBS:
-        param = "echo" if request.prompt_logprobs is None else "prompt_logprobs"
-        raise invalid(param, f"`{param}`: {found} log-probabilities of prompts; at most {MAX_PROMPT_LOGPROBS}.")
-
-
-def _check_fields(request: GenerationRequest, text: TextModel) -> None:
-    biased = request.draw.get("logit_bias")
-    named = [token for token, _ in biased] if biased else ()
-    allowed = request.draw.get("allowed_token_ids", ())
-    ids = (("logit_bias", named), ("stop_token_ids", request.stop_token_ids), ("allowed_token_ids", allowed))
-    for field, tokens in ids:
-        if tokens and max(tokens) >= text.card.vocab_size:
-            raise invalid(field, f"`{field}` contains a token id that is not below {text.card.vocab_size}.")
-    for field in text.refused_fields:
-        param = request.asking(field)
-        if param is not None:
-            raise invalid(param, f"`{param}` cannot be served: the engine of this model does not take it.")
-
-
-def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:
-    """Return a model that the caller may use, by its name or one of the tenant's aliases.
-
-    Raises ApiError `model_not_found`, `model_not_allowed`, and as `FleetCache.find` does."""
-    name = caller.identity.tenant.model_aliases.get(name, name)
-    found = fleet_cache.find((name,))
-    if not found:
-        raise model_not_found()
-    if not may_use(caller, name):
-        raise ApiError("This key may not use the model.", "model_not_allowed", "model")
-    return found[0]
-
-
-def may_use(caller: Caller, model: str) -> bool:
-    """Return whether both tenant and key allow a model."""
-    tenants, keys = caller.identity.tenant.models, caller.identity.key.scopes.models
-    return (tenants is None or model in tenants) and (keys is None or model in keys)
 
 
 def _span_attributes(

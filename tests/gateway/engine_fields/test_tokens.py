@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.model_text.tokenizer import TextModel
-from fairlane.gateway.pipeline import prepare
+from fairlane.gateway.pipeline import fitting
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, Served
 
 pytestmark = pytest.mark.anyio
@@ -143,7 +143,7 @@ async def test_what_asks_for_too_much_is_refused_by_name(served: Served, monkeyp
     assert await refused(served, logprobs=21) == "logprobs"
     assert await refused(served, prompt_logprobs=21) == "prompt_logprobs"
     assert await refused(served, CHAT, prompt_logprobs=1, stream=True) == "prompt_logprobs"
-    monkeypatch.setattr(prepare, "MAX_PROMPT_LOGPROBS", 20)
+    monkeypatch.setattr(fitting, "MAX_PROMPT_LOGPROBS", 20)
     assert await refused(served, prompt_logprobs=20, prompt=[[1, 2]]) == "prompt_logprobs"
     assert await refused(served, echo=True, logprobs=4, prompt=[[1, 2]], n=3) == "echo"
     assert len((await answer(served, logprobs=20, max_tokens=2))["choices"][0]["logprobs"]["tokens"]) == 2

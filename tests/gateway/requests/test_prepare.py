@@ -14,7 +14,8 @@ from fairlane.gateway.dialects.openai.requests import ChatRequest
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import HUGE_BODY_BYTES, BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
-from fairlane.gateway.pipeline.prepare import Preparer, pack_inputs
+from fairlane.gateway.pipeline.fitting import pack_inputs
+from fairlane.gateway.pipeline.prepare import Preparer
 from fairlane.quotas.tenants import Tenant
 from tests.support.gateway.one_request import a_context
 
