@@ -100,8 +100,12 @@ class MessageBatches:
         caller, batch = context.caller, (await self._own(context)).batch
         if batch.status in OPEN:
             raise invalid(None, "The batch has not ended: cancel it first.")
-        made = [batch.output_file_id, batch.error_file_id, batch.input_file_id if batch.is_inline else None]
+        made = [batch.output_file_id, batch.error_file_id]
         with translated():
+            # A later batch of the same idempotency key and requests has the same input.
+            in_use = await self.batches.records.inputs_in_use(caller.root, caller.account)
+            if batch.is_inline and batch.input_file_id not in in_use:
+                made.append(batch.input_file_id)
             for file_id in filter(None, made):
                 await files.delete(self.batches.storage, self.batches.file_records, caller.root, file_id)
         await self.batches.records.drop(caller.root, batch.id)

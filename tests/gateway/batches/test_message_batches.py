@@ -14,6 +14,7 @@ import pytest
 from anthropic.types.messages import MessageBatch
 from anthropic.types.messages.batch_create_params import Request
 
+from fairlane.gateway.api import batches as api_batches
 from fairlane.gateway.batches import line_runner, open_batch
 from fairlane.gateway.dialects.anthropic.batches import MAX_REQUESTS
 from tests.support.gateway.batch_files import begun, ended, folder_settings, line
@@ -178,6 +179,25 @@ async def test_an_ended_batch_can_be_deleted_with_all_its_files(served: Served, 
 
     assert (deleted.id, deleted.type) == (made.id, "message_batch_deleted")
     assert await asyncio.to_thread(lambda: list(tmp_path.rglob("files/file-*"))) == []
+
+
+async def test_a_batch_whose_key_was_used_again_leaves_the_later_one_its_requests(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.tenant()
+    async with claude(served) as client:
+        keyed: dict[str, Any] = {"requests": [request()], "extra_headers": {"idempotency-key": "again"}}
+        first = await client.messages.batches.create(**keyed)
+        await over(client, first)
+        monkeypatch.setattr(api_batches, "time", A_DAY_LATER)
+        served.worker.limit = 2
+        second = await client.messages.batches.create(**keyed)
+        await client.messages.batches.delete(first.id)
+        served.worker.limit = None
+        await over(client, second)
+        assert (await results(client, second))["a"].message.content[0].text == SAID
+
+    assert second.id != first.id
 
 
 async def test_batches_of_a_file_are_shown_too_and_keep_the_file(served: Served) -> None:
