@@ -26,7 +26,7 @@ REQUESTS: Mapping[str, bytes] = {
     "129 choices": _with(n=129),
     "two prompts with 65 choices": _with(prompt=["a", "a"], n=65),
     "no prompt": _with(prompt=[]),
-    "10¹⁸ tokens of output": _with(max_tokens=10**18),
+    "at least 10¹⁸ tokens of output": _with(min_tokens=10**18),
     "10³⁰ tokens of output": _with(max_tokens=10**30),
     "a number of 4,000 digits": _raw(f'"seed": {"7" * 4_000}'),
     "a number beyond all floats": _raw('"temperature": 1e999'),

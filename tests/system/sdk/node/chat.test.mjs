@@ -256,11 +256,8 @@ describe('refusals', { concurrency: 4 }, () => {
   const wrong = [
     ['temperature', { temperature: 3 }],
     ['messages', { messages: [] }],
-    ['functions', { functions: [{ name: 'f' }] }],
     ['audio', { audio: { format: 'mp3', voice: 'alloy' } }],
-    ['reasoning_effort', { reasoning_effort: 'high' }],
     ['tools.[0].type', { tools: [{ type: 'custom', custom: { name: 'x' } }] }],
-    ['flavour', { flavour: 'mint' }],
   ];
   for (const [param, fields] of wrong) {
     it(`names ${param}`, async () => {
@@ -284,8 +281,13 @@ describe('refusals', { concurrency: 4 }, () => {
     assert.equal(error.code, 'lane_not_allowed');
   });
   it('refuses what the context does not hold', async () => {
-    const error = await refused(chat({ max_tokens: 100_000 }));
-    assert.deepEqual([error.code, error.param], ['context_length_exceeded', 'max_tokens']);
+    const messages = [{ role: 'user', content: 'word '.repeat(20_000) }];
+    const error = await refused(chat({ messages }));
+    assert.deepEqual([error.code, error.param], ['context_length_exceeded', 'messages']);
+  });
+  it('names what it ignores', async () => {
+    const { response } = await chat({ flavour: 'mint', max_tokens: 100_000 }).withResponse();
+    assert.equal(response.headers.get('x-fairlane-ignored'), 'flavour, max_tokens');
   });
   it('refuses a body that is too large', async () => {
     const messages = [{ role: 'user', content: 'word '.repeat(2_000_000) }];
