@@ -115,7 +115,7 @@ class MessagesBody(PromptBody):
     max_tokens: Count | None = None
     stop_sequences: (
         Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS), AfterValidator(as_unicode)]],
+            list[Annotated[str, Field(max_length=MAX_STOP_CHARS), AfterValidator(as_unicode)]],
             Field(max_length=MAX_STOPS, fail_fast=True),
         ]
         | None

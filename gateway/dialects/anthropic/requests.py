@@ -46,7 +46,7 @@ def parse_messages(body: bytes, reading: Reading | None = None) -> MessagesReque
     prompt = _prompt(asked, reading or Reading())
     if asked.service_tier == "standard_only":
         prompt["service_tier"] = "default"
-    return MessagesRequest(max_tokens=asked.max_tokens, stop=tuple(asked.stop_sequences or ()), **prompt)
+    return MessagesRequest(max_tokens=asked.max_tokens, stop=tuple(filter(None, asked.stop_sequences or ())), **prompt)
 
 
 def parse_count(body: bytes, reading: Reading | None = None) -> MessagesRequest:

@@ -217,7 +217,6 @@ def test_a_count_needs_no_answer() -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"temperature": 2.5}, "temperature"),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
-        ({"stop_sequences": [""]}, "stop_sequences.[0]"),
         ({"service_tier": "gold"}, "service_tier"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.[0]"),
         ({"tools": [{"name": "weather"}]}, "tools.[0].input_schema"),
@@ -328,3 +327,7 @@ def test_many_messages_of_one_role_become_one_turn_at_once_and_not_one_after_the
 def test_a_long_stop_sequence_is_too_long_in_characters() -> None:
     with pytest.raises(ApiError, match="must have at most 1024 characters"):
         parsed(stop_sequences=["x" * 1_025])
+
+
+def test_an_empty_stop_sequence_asks_for_nothing() -> None:
+    assert parsed(stop_sequences=["", "END"]).stop == ("END",)
