@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlane.gateway.http.protocol import LimitedHttpProtocol
-from fairlane.gateway.http.turns import MOST_EVENTS, PIECE_BYTES, Turns, has_many_lines
+from fairlane.gateway.http.turns import MOST_EVENTS, MOST_LINES, PIECE_BYTES, Turns, has_many_lines
 from tests.support.gateway.raw_http import GET, LIMITS, PATIENT_S, POST, Client, serving
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,8 @@ async def test_chunks_of_a_byte_yield_to_other_connections(events: Events) -> No
 
     assert answers == [(200, b"20000")] * 3
     assert events.count == 60_000
-    assert events.most_in_a_turn <= MOST_OF_A_TURN
+    # A read of few lines is parsed at once: one of each of the other connections may fall into the same turn.
+    assert events.most_in_a_turn <= MOST_OF_A_TURN + 2 * MOST_LINES
 
 
 async def test_a_body_that_was_answered_is_parsed_for_a_bounded_number_of_chunks(events: Events) -> None:
