@@ -18,6 +18,8 @@ class ParsedCall(msgspec.Struct):
     name: str
     # JSON text, unless the model wrote something else or was cut short.
     arguments: str = ""
+    # `arguments` is the input of a custom tool instead.
+    is_text: bool = False
 
 
 class AssistantMessage(msgspec.Struct):
@@ -94,7 +96,8 @@ def _calls(deltas: Sequence[OutputDelta]) -> list[ParsedCall]:
             arguments.append([])
         arguments[call.index].append(call.arguments)
     return [
-        ParsedCall(call.id or "", call.name or "", "".join(parts)) for call, parts in zip(begun, arguments, strict=True)
+        ParsedCall(call.id or "", call.name or "", "".join(parts), call.is_text)
+        for call, parts in zip(begun, arguments, strict=True)
     ]
 
 

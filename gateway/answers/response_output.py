@@ -10,7 +10,6 @@ from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.dialects.openai.item_ids import NewId
 from fairlane.gateway.dialects.openai.response_items import Close, Status, close_text
 from fairlane.gateway.dialects.openai.response_tools import CalledAs
-from fairlane.gateway.dialects.openai.tools import INPUT, json_object
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 
 
@@ -119,6 +118,8 @@ class FunctionCall(OpenItem):
     """A function call."""
 
     PREFIX, TYPE = "fc", "function_call"
+    # Prefix of the arguments' event names.
+    EVENT = "function_call_arguments"
 
     def __init__(self, index: int, new: NewId, begun: ToolCallDelta, called_as: CalledAs) -> None:
         super().__init__(index, new)
@@ -128,46 +129,36 @@ class FunctionCall(OpenItem):
             self._head["namespace"] = called_as.namespace
 
     def as_json(self, status: Status) -> Json:
-        return {**self._head, "arguments": self.text, "status": status}
+        return {**self._head, **self._given(), "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         if arguments:
             self._said.append(arguments)
-            yield self._event("function_call_arguments.delta", delta=arguments)
+            yield self._event(f"{self.EVENT}.delta", delta=arguments)
 
     def closing(self, status: Status) -> Iterator[Json]:
-        yield self._event("function_call_arguments.done", name=self._name, arguments=self.text)
+        yield self._event(f"{self.EVENT}.done", **self._given())
         yield from super().closing(status)
+
+    def _given(self) -> Json:
+        return {"name": self._name, "arguments": self.text}
 
 
 class CustomCall(FunctionCall):
-    """A call of a tool with text input, which is only known once the surrounding JSON is complete."""
+    """A call of a custom tool."""
 
-    PREFIX, TYPE = "ctc", "custom_tool_call"
+    PREFIX, TYPE, EVENT = "ctc", "custom_tool_call", "custom_tool_call_input"
 
-    def as_json(self, status: Status) -> Json:
-        return {**self._head, "input": "" if status == "in_progress" else self._input(), "status": status}
-
-    def more(self, arguments: str) -> Iterator[Json]:
-        self._said.append(arguments)
-        yield from ()
-
-    def closing(self, status: Status) -> Iterator[Json]:
-        yield self._event("custom_tool_call_input.delta", delta=self._input())
-        yield self._event("custom_tool_call_input.done", input=self._input())
-        yield self._of_item("done", status)
-
-    def _input(self) -> str:
-        given = (json_object(self.text) or {}).get(INPUT)
-        return given if isinstance(given, str) else self.text
+    def _given(self) -> Json:
+        return {"input": self.text}
 
 
 class OutputItems:
     """The output items of one response."""
 
     def __init__(self, called_as: Mapping[str, CalledAs], new: NewId, closes: Close | None = None) -> None:
-        """`called_as`: how to present calls of custom and namespaced tools, by the name that the model uses; `new`
-        makes the items' ids; `closes` encrypts reasoning, if that is to be included."""
+        """`called_as`: names of namespaced tools, by the name that the model uses; `new` makes the items' ids; `closes`
+        encrypts reasoning, if that is to be included."""
         self._closes = closes
         self._called_as = called_as
         self._new = new
@@ -204,7 +195,7 @@ class OutputItems:
             yield from self._content(delta.content)
         for call in delta.begun:
             called_as = self._called_as.get(call.name or "") or CalledAs(call.name or "")
-            kind = CustomCall if called_as.takes_text else FunctionCall
+            kind = CustomCall if call.is_text else FunctionCall
             opened = kind(self._next(), self._new, call, called_as)
             yield from self._begin(opened)
             yield from opened.more(call.arguments)

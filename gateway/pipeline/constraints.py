@@ -47,9 +47,12 @@ def _refuse_forms(request: GenerationRequest) -> None:
         raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
     if isinstance(request, ChatRequest) and request.tool_choice.mode == "required":
         raise invalid(request.choice_param, f"`{request.choice_param}` cannot be served: {said}")
-    strict = next((tool for tool in request.offered_tools if tool.strict), None)
-    if strict is not None:
-        raise invalid("tools", f"`strict` cannot be served: {said}")
+    for tool in request.offered_tools:
+        if tool.strict and not tool.takes_text:
+            raise invalid("tools", f"`strict` cannot be served: {said}")
+        if tool.has_pattern and isinstance(request, ChatRequest):
+            param = request.schema_param_of(tool)
+            raise invalid(param, f"`{param}` cannot be served: {said}")
 
 
 async def _with_tools(
@@ -90,11 +93,12 @@ async def _check(
         if only_strict and not tool.strict:
             served.append(tool)
             continue
-        param = request.parameters_param.format(index=request.tools.index(tool))
+        param = request.schema_param_of(tool)
         if clock() > end_s:  # others wait for the same few processes; results are cached for a retry
             message = f"Checking the tools up to `{param}` takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
-        schema = Structure("json_schema", json.dumps(tool.parameters, ensure_ascii=False), param)
+        schema_text = json.dumps(tool.parameters, ensure_ascii=False)
+        schema = Structure("json_schema", schema_text, param, names_paths=not tool.takes_text)
         checked = await checker.check(schema, tenant_id)
         served.append(replace(tool, parameters=checked.schema))
         held_bytes += checked.compiled_bytes

@@ -24,7 +24,8 @@ PROPERTIES: Mapping[str, str] = {
     **dict.fromkeys(
         ("metadata", "prompt_cache_key", "safety_identifier", "user"), "For the caller's own use; it has no effect"
     ),
-    **dict.fromkeys(("NamedTool.type", "ToolBody.type"), "Always `function`"),
+    **dict.fromkeys(("NamedTool.type", "FunctionTool.type"), "Always `function`"),
+    **dict.fromkeys(("NamedCustomTool.type", "CustomToolBody.type"), "Always `custom`"),
     "CallBody.type": "`function` or `custom`",
     "CompactBody.input": _INPUT,
     **dict.fromkeys(("ConversationBody.items", "ConversationItems.items"), "Items, as in the input of a response"),
@@ -135,7 +136,7 @@ PROPERTIES: Mapping[str, str] = {
     "context_management": "Parts of earlier turns to remove from the prompt",
     "defer_loading": "A hint: the model always sees every tool",
     "continue_final_message": "The output continues the last message instead of answering it",
-    "definition": "The grammar, which is shown to the model but not enforced",
+    **dict.fromkeys(("definition", "GrammarFormat.grammar"), "The grammar"),
     "disable_parallel_tool_use": "Allow at most one call in an answer",
     "display": "`omitted`: thinking blocks have no text",
     "eager_input_streaming": "A hint: arguments are always streamed",

@@ -77,7 +77,7 @@ def _prompt(body: PromptBody, reading: Reading) -> dict[str, Any]:
         "rendering": _rendering(body, continues=continues),
         "structure": _structure(body),
         "thinking": _display(body.thinking),
-        "parameters_param": "tools.[{index}].input_schema",
+        "schema_param": "tools.[{index}].input_schema",
     }
 
 

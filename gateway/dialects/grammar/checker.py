@@ -63,7 +63,8 @@ class GrammarChecker:
         if found is None:
             found = await self._found(structure, tenant_id)
         if found.fault:
-            param = ".".join([structure.param, *map(_shown, found.path[:MOST_SHOWN_STEPS])])
+            path = found.path[:MOST_SHOWN_STEPS] if structure.names_paths else ()
+            param = ".".join([structure.param, *map(_shown, path)])
             raise invalid(param, f"`{param}` cannot be served: {_described(found.fault)}.")
         return CheckedGrammar(found.grammar, found.compiled_bytes)
 

@@ -17,6 +17,8 @@ class Structure(Redacted, frozen=True):
     # The schema as JSON, the regular expression, the choices as a JSON list, or the grammar in Lark or GBNF.
     text: str
     param: str
+    # The schema is the caller's, so that a fault is named by its path.
+    names_paths: bool = True
 
 
 class CheckedGrammar(Redacted, frozen=True):

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fairlane.gateway.dialects.openai.chat_tools import read_functions
 from fairlane.gateway.dialects.openai.message_parts import Part, read_parts, unread
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, Message
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, common_fields
-from fairlane.gateway.dialects.openai.tools import ToolCall, read_functions, text_input
+from fairlane.gateway.dialects.openai.tools import ToolCall, text_input
 from fairlane.gateway.errors import invalid
 
 # Media in messages of these roles is an error; in others it is omitted.
@@ -32,7 +33,7 @@ def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
     more: dict[str, Any] = {}
     if chat.functions:  # whose answers hold one call at most
         more = {"tools_param": "functions", "choice_param": "function_call", "parallel_tool_calls": False}
-        more["parameters_param"] = "functions.[{index}].parameters"
+        more["schema_param"] = "functions.[{index}].{field}"
     return ChatRequest(
         messages=tuple([_turn(message, index, reading) for index, message in enumerate(chat.messages)]),
         tools=tools,

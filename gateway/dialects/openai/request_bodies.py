@@ -8,21 +8,13 @@ from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from fairlane.gateway.dialects.openai.chat_tools import Choice, FunctionChoice, Functions, ToolBody
 from fairlane.gateway.dialects.openai.engine_fields import MAX_LOGPROBS, EngineFields
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Off, Text, as_unicode, lenient_in
 from fairlane.gateway.dialects.openai.message_parts import Content, Thought
 from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
 from fairlane.gateway.dialects.openai.structures import StructureFields
-from fairlane.gateway.dialects.openai.tools import (
-    MAX_CALLS,
-    MAX_TOOLS,
-    CallBody,
-    CalledBody,
-    Choice,
-    FunctionChoice,
-    Functions,
-    ToolBody,
-)
+from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 
 # Choices per prompt.

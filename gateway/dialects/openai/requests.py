@@ -179,12 +179,18 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     rendering: Rendering = USUAL_RENDERING
     tools_param: str = "tools"
     choice_param: str = "tool_choice"
-    parameters_param: str = "tools.[{index}].function.parameters"
+    # Of a tool's schema: `kind` is `function` or `custom`, `field` is `parameters` or `format`.
+    schema_param: str = "tools.[{index}].{kind}.{field}"
     includes_reasoning: bool = True
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
         return self.tool_choice.offered(self.tools) if self.tools else ()
+
+    def schema_param_of(self, tool: Tool) -> str:
+        """Return the field that states the schema of a tool's arguments."""
+        field = "format" if tool.takes_text else "parameters"
+        return self.schema_param.format(index=self.tools.index(tool), kind=tool.kind, field=field)
 
     @property
     def continued(self) -> str:

@@ -142,7 +142,7 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
 
     # The whole conversation, including stored items.
     items: tuple[Item, ...]
-    # How to present calls of tools that are not plain functions, by the model's name for the tool.
+    # The names of tools in namespaces, by the model's names for them.
     called_as: Mapping[str, CalledAs] = {}
     echo: Mapping[str, Any]
     store: bool = True
@@ -204,7 +204,7 @@ def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *,
         tools=tools,
         tool_choice=_choice(asked, tools),
         rendering=with_effort(Rendering(variables=asked.chat_template_kwargs or {}), effort, "reasoning.effort"),
-        parameters_param="tools" if has_namespaces or added else "tools.[{index}].parameters",
+        schema_param="tools" if has_namespaces or added else "tools.[{index}].{field}",
         called_as={tool.name: called_as for tool, called_as in offered if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",

@@ -7,26 +7,23 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, Tag, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Off, Text
 from fairlane.gateway.dialects.openai.tools import (
-    INPUT,
     MAX_TOOLS,
     DirectCallers,
     FunctionBody,
+    Grammar,
     Mode,
+    TextInput,
     Tool,
+    by_type,
+    custom_tool,
 )
 
 Json = dict[str, Any]
-_ONE_TEXT: Json = {
-    "type": "object",
-    "properties": {INPUT: {"type": "string"}},
-    "required": [INPUT],
-    "additionalProperties": False,
-}
 
 
 def full_name(namespace: str | None, name: str) -> str:
@@ -37,11 +34,10 @@ def full_name(namespace: str | None, name: str) -> str:
 
 
 class CalledAs(msgspec.Struct, frozen=True):
-    """The presentation of a custom or namespaced tool's calls to the client."""
+    """The name of a namespaced tool in its calls, as the client sees them."""
 
     name: str
     namespace: str | None = None
-    takes_text: bool = False
 
 
 class _ToolOptions(Fields):
@@ -61,18 +57,15 @@ class ResponseFunction(FunctionBody, _ToolOptions):
         return {**document, "parameters": self.parameters, "strict": bool(self.strict)}
 
 
-class TextInput(Fields):
-    """Any text as input."""
-
-    type: Literal["text"]
-
-
-class GrammarInput(Fields):
-    """A grammar for the input; the model sees it, but it is not enforced."""
+class GrammarInput(Grammar):
+    """A grammar for the input, which the model sees. A regular expression is enforced, a Lark grammar is not."""
 
     type: Literal["grammar"]
-    syntax: Literal["lark", "regex"]
-    definition: Text
+
+
+Format = Annotated[
+    Annotated[TextInput, Tag("<text>")] | Annotated[GrammarInput, Tag("<grammar>")], by_type("text", "grammar")
+]
 
 
 class ResponseCustomTool(_ToolOptions):
@@ -81,13 +74,11 @@ class ResponseCustomTool(_ToolOptions):
     type: Literal["custom"]
     name: Identifier
     description: Text | None = None
-    format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
+    format: Format | None = None
 
     def tool(self) -> Tool:
-        parts = [self.description] if self.description else []
-        if isinstance(self.format, GrammarInput):
-            parts.append(f"`{INPUT}` keeps to this grammar ({self.format.syntax}):\n{self.format.definition}")
-        return Tool(name=self.name, description="\n\n".join(parts), parameters=_ONE_TEXT, strict=True)
+        grammar = self.format if isinstance(self.format, GrammarInput) else None
+        return custom_tool(self.name, self.description, grammar)
 
     def as_json(self) -> Json:
         document = {"type": self.type, "name": self.name, "description": self.description or ""}
@@ -181,15 +172,14 @@ ResponseTools = Annotated[
 
 
 def offered_tools_of(tools: list[ServedTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
-    """Yield each tool as the model sees it, and how its calls are presented to the client; None for plain functions."""
+    """Yield each tool as the model sees it, and its name in a namespace; None for one in no namespace."""
     for tool in tools:
         if isinstance(tool, ToolNamespace):
             for inner in tool.tools:
                 name = full_name(tool.name, inner.name)
-                called_as = CalledAs(inner.name, tool.name, isinstance(inner, ResponseCustomTool))
-                yield msgspec.structs.replace(inner.tool(), name=name), called_as
+                yield msgspec.structs.replace(inner.tool(), name=name), CalledAs(inner.name, tool.name)
         else:
-            yield tool.tool(), CalledAs(tool.name, None, takes_text=True) if tool.type == "custom" else None
+            yield tool.tool(), None
 
 
 class ChosenTool(Fields):

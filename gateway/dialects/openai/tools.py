@@ -1,12 +1,13 @@
-"""Tools of a chat request: the functions that the model may call, whether it must, and its earlier calls.
+"""Tools of all APIs: the functions that the model may call, whether it must, and its earlier calls.
 
-The pydantic classes are the wire format; `Tool`, `ToolChoice` and `ToolCall` are their validated form."""
+`Tool`, `ToolChoice` and `ToolCall` are the validated form; the pydantic classes are parts of bodies. A custom tool,
+which takes text, is to the model a function with one argument."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
@@ -17,6 +18,7 @@ from fairlane.gateway.http.json_reader import read_text
 MAX_TOOLS = 1_024
 # The only argument of a custom tool, as the model sees it.
 INPUT = "input"
+ANY_TEXT: Mapping[str, Any] = {"type": "string"}
 # Names, descriptions and schemas of one request's tools together, as JSON.
 MAX_TOOLS_CHARS = 1024 * 1024
 # Per message.
@@ -49,6 +51,17 @@ class Tool(Redacted, frozen=True, kw_only=True):
     description: str = ""
     parameters: dict[str, Any]
     strict: bool = False
+    # A custom tool.
+    takes_text: bool = False
+
+    @property
+    def kind(self) -> Literal["function", "custom"]:
+        return "custom" if self.takes_text else "function"
+
+    @property
+    def has_pattern(self) -> bool:
+        """Whether it takes only texts that match a regular expression."""
+        return self.takes_text and self.parameters["properties"][INPUT] != ANY_TEXT
 
     def as_json(self) -> dict[str, Any]:
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
@@ -110,11 +123,39 @@ class FunctionBody(Fields):
         )
 
 
-class ToolBody(Fields):
-    """A tool; functions are the only kind."""
+def by_type(*kinds: str) -> Discriminator:
+    """Return the discriminator of a union by `type`, whose members are tagged `<kind>`. Unknown types are of the first
+    kind, which then names the field."""
 
-    type: Literal["function"]
-    function: FunctionBody
+    def kind(given: object) -> str:
+        found = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+        return f"<{found if isinstance(found, str) and found in kinds else kinds[0]}>"
+
+    return Discriminator(kind)
+
+
+class TextInput(Fields):
+    """Any text as input."""
+
+    type: Literal["text"]
+
+
+class Grammar(Fields):
+    """A grammar for the input, which the model sees. A regular expression is enforced, a Lark grammar is not."""
+
+    syntax: Literal["lark", "regex"]
+    definition: Text
+
+
+def custom_tool(name: str, description: str | None, grammar: Grammar | None) -> Tool:
+    """Return a custom tool as the model sees it."""
+    text, parts = ANY_TEXT, [description] if description else []
+    if grammar is not None:
+        parts.append(f"`{INPUT}` keeps to this grammar ({grammar.syntax}):\n{grammar.definition}")
+    if grammar is not None and grammar.syntax == "regex":
+        text = {**ANY_TEXT, "pattern": f"^(?:{grammar.definition})$"}
+    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+    return Tool(name=name, description="\n\n".join(parts), parameters=parameters, strict=True, takes_text=True)
 
 
 def _arguments(given: object) -> object:
@@ -150,130 +191,25 @@ class CallBody(Fields):
     provider_specific_fields: Any = None
 
 
-class NamedBody(Fields):
-    """The name of a function."""
-
-    name: Identifier
-
-
-class NamedTool(Fields):
-    """The tool that the model must call."""
-
-    type: Literal["function"]
-    function: NamedBody
-
-
-class AllowedBody(Fields):
-    """A subset of the request's tools."""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
-
-
-class AllowedTools(Fields):
-    """The tools that the model may choose from."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedBody
-
-
-_MODES: dict[str, ToolChoice] = {mode: ToolChoice(mode) for mode in ("none", "auto", "required")}
-
-
-def _choice(choice: object) -> ToolChoice:
-    match choice:
-        case str() if choice in _MODES:
-            return _MODES[choice]
-        case {"type": "function"}:
-            return ToolChoice("required", (_chosen(choice),))
-        case {"type": "allowed_tools", "allowed_tools": {"tools": [*tools]}} if len(tools) > MAX_TOOLS:
-            raise PydanticCustomError("tool_choice", f"must name at most {MAX_TOOLS} tools")
-        case {
-            "type": "allowed_tools",
-            "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [_, *_] as tools},
-        }:
-            return ToolChoice(mode, tuple(map(_chosen, tools)))
-        case _:
-            raise PydanticCustomError(
-                "tool_choice", "must be 'none', 'auto', 'required', or name one function or the allowed tools"
-            )
-
-
-def _chosen(tool: object) -> str:
-    match tool:
-        case {"type": "function", "function": {"name": str() as name}}:
-            return name
-        case _:
-            raise PydanticCustomError(
-                "tool_choice", 'must name a tool as {"type": "function", "function": {"name": …}}'
-            )
-
-
-Choice = Annotated[ToolChoice, PlainValidator(_choice, json_schema_input_type=Mode | NamedTool | AllowedTools)]
-
-
-def _function_choice(choice: object) -> ToolChoice:
-    match choice:
-        case "none" | "auto":
-            return ToolChoice(choice)
-        case "":
-            return ToolChoice()
-        case {"name": str() as name}:
-            return ToolChoice("required", (name,))
-        case _:
-            raise PydanticCustomError("function_call", "must be 'none', 'auto', or name one function")
-
-
-# OpenAI's older form of tools, and of the choice of them.
-Functions = Annotated[list[FunctionBody], Field(max_length=MAX_TOOLS, fail_fast=True)]
-FunctionChoice = Annotated[
-    ToolChoice, PlainValidator(_function_choice, json_schema_input_type=Literal["none", "auto"] | NamedBody)
-]
-
-
-def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """Convert the tools of a request and the choice of them. Raises ApiError naming the field."""
-    if not bodies and choice is None:
-        return (), _MODES["auto"]
-    tools = tuple([body.function.tool() for body in bodies or ()])
-    return tools, checked_choice(tools, choice, "function.name")
-
-
-def read_functions(
-    functions: Sequence[FunctionBody] | None,
-    call: ToolChoice | None,
-    tools: Sequence[ToolBody] | None,
-    choice: ToolChoice | None,
-) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """Convert the tools of a request in either form, and the choice of them. Raises ApiError naming the field."""
-    if not functions:
-        if call is not None and call.mode == "required" and not tools:
-            raise invalid("function_call", "`function_call` needs `functions`.")
-        return read_tools(tools, choice or call)
-    if tools:
-        raise invalid("functions", "`functions` and `tools` are both given.")
-    offered = tuple([body.tool() for body in functions])
-    return offered, checked_choice(offered, call, "name", fields=("functions", "function_call"))
-
-
 def checked_choice(
     tools: Sequence[Tool],
     choice: ToolChoice | None,
     name_field: str,
     fields: tuple[str, str] = ("tools", "tool_choice"),
 ) -> ToolChoice:
-    """Check tools and their choice against each other. `name_field`: the field of a tool's name; `fields`: of the tools
-    and the choice. Raises ApiError naming the field."""
+    """Check tools and their choice against each other. `name_field`: the field of a tool's name, in which `{kind}` is
+    `function` or `custom`; `fields`: of the tools and the choice. Raises ApiError naming the field."""
     offered, chosen = fields
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         doubled = next(index for index, name in enumerate(names) if name in names[:index])
-        raise invalid(f"{offered}.[{doubled}].{name_field}", f"Two of `{offered}` have the same name.")
+        named = name_field.format(kind=tools[doubled].kind)
+        raise invalid(f"{offered}.[{doubled}].{named}", f"Two of `{offered}` have the same name.")
     if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
         raise invalid(offered, f"`{offered}` must have at most {MAX_TOOLS_CHARS} characters in total.")
     choice = choice or ToolChoice()
     if choice.mode == "required" and not tools:
         raise invalid(chosen, f"`{chosen}` needs `{offered}`.")
     if not set(names).issuperset(choice.names or ()):
-        raise invalid(chosen, f"`{chosen}` names a function that is not in `{offered}`.")
+        raise invalid(chosen, f"`{chosen}` names a tool that is not in `{offered}`.")
     return choice

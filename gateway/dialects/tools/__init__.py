@@ -8,6 +8,7 @@
     cursor.py         a position in streamed text, and the marks in it
     tagged.py         arguments written as tags, converted by the tool's schema
     template_reader.py  as reader.py, with a response template that came with the model
+    text_inputs.py    the input of custom tools, as text
     grammar.py        the grammar of calls, for the worker
 
 Called by `model_text/` (the prompt) and by the endpoints (the output). Independent of tenants, queues and tokenizers.

@@ -16,6 +16,8 @@ class ToolCallDelta(Redacted, frozen=True):
     arguments: str = ""
     id: str | None = None
     name: str | None = None
+    # `arguments` is the input of a custom tool instead.
+    is_text: bool = False
 
 
 class OutputDelta(Redacted, frozen=True):
@@ -41,10 +43,14 @@ class OutputReader(Protocol):
 
     No output is lost: text that cannot be parsed as a call is returned as content."""
 
-    # Calls begun so far; a choice with calls has ended with them. After the end, an incomplete one does not count.
-    calls: int
-    # After the end: the text of the call, or of the beginning of its mark, that a cut left incomplete.
-    incomplete: str | None
+    @property
+    def calls(self) -> int:
+        """Calls begun so far; a choice with calls has ended with them. After the end, an incomplete one does not
+        count."""
+
+    @property
+    def incomplete(self) -> str | None:
+        """After the end: the text of the call, or of the beginning of its mark, that a cut left incomplete."""
 
     def push(self, text: str) -> OutputDelta: ...
 

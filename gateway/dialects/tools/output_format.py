@@ -10,6 +10,7 @@ from fairlane.gateway.dialects.tools.messages import MessageReader
 from fairlane.gateway.dialects.tools.reader import SyntaxReader
 from fairlane.gateway.dialects.tools.syntax import CallSyntax, generic, syntax_of, syntaxes
 from fairlane.gateway.dialects.tools.template_reader import ResponseTemplate
+from fairlane.gateway.dialects.tools.text_inputs import TextInputReader
 
 _PROBE = Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 
@@ -58,6 +59,11 @@ class OutputFormat:
         return begin if said.rfind(begin) > said.rfind(end) else None
 
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
+        reader = self._reader(prompt_tail, tools)
+        custom = frozenset([tool.name for tool in tools if tool.takes_text])
+        return TextInputReader(reader, custom) if custom else reader
+
+    def _reader(self, prompt_tail: str, tools: Sequence[Tool]) -> OutputReader:
         if self._template is not None:
             return self._template.reader(prompt_tail, tools)
         if self.syntax.body == "messages":

@@ -121,7 +121,8 @@ def test_a_custom_tool_is_a_function_with_one_argument() -> None:
     assert request.messages[1].tool_calls == (ToolCall(name="patch", arguments='{"input": "ü\\""}', id="c1"),)
     assert request.tools[0].strict
     assert request.tools[0].parameters["required"] == ["input"]
-    assert request.called_as == {"patch": CalledAs("patch", takes_text=True)}
+    assert request.tools[0].takes_text
+    assert not request.called_as
 
 
 def test_a_custom_tools_grammar_is_told_to_the_model() -> None:
@@ -141,7 +142,7 @@ def test_tools_of_a_namespace_have_its_name_before_theirs() -> None:
 
     names = ["sky__weather", "sky__patch", "mcp__sea__weather", "mcp__sea__patch", "weather"]
     assert [tool.name for tool in request.tools] == names
-    assert request.called_as["sky__patch"] == CalledAs("patch", "sky", takes_text=True)
+    assert request.called_as["sky__patch"] == CalledAs("patch", "sky")
     assert request.called_as["mcp__sea__weather"] == CalledAs("weather", "mcp__sea__")
     assert [call.name for call in request.messages[1].tool_calls] == ["sky__weather", "mcp__sea__weather"]
     assert request.messages[2].name == "sky__weather"
