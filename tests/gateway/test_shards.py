@@ -19,6 +19,7 @@ from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.hand_worker import HandWorker
 from tests.support.gateway.served import ASKED, CHAT, Served, gateway, settings, until
 from tests.support.scheduler.queues import job
+from tests.support.tasks import end
 
 pytestmark = pytest.mark.anyio
 
@@ -53,9 +54,7 @@ async def worker(served: Served, shard: int, *, taking: bool = True, several: bo
     try:
         yield hand
     finally:
-        while not working.done():
-            working.cancel()
-            await asyncio.wait({working}, timeout=0.1)
+        await end(working)
 
 
 async def test_each_root_is_answered_by_the_workers_of_its_shard(served: Served) -> None:

@@ -25,6 +25,7 @@ from tests.support.gateway.hand_worker import HandWorker
 from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, gateway, settings, until
 from tests.support.quotas.house import ask
 from tests.support.scheduler.queues import PLENTY, TakingQueue
+from tests.support.tasks import end
 
 pytestmark = pytest.mark.anyio
 OLD, NEW = (msgspec.structs.replace(byte_level_card(), fingerprint=name) for name in ("old", "new"))
@@ -51,9 +52,7 @@ class Rollout:
             await until(lambda: any(each.worker_id == name for each in self.served.resources.fleet.cache.workers))
             yield made
         finally:
-            while not running.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
-                running.cancel()
-                await asyncio.wait({running}, timeout=0.1)
+            await end(running)
 
     def ask(self, headers: Mapping[str, str] = CHATS) -> "asyncio.Task[httpx.Response]":
         """A plain request on its way."""

@@ -26,6 +26,7 @@ from tests.support.gateway.hand_worker import SAID as SAID
 from tests.support.gateway.hand_worker import HandWorker
 from tests.support.quick_stop import QuickStop
 from tests.support.store import topology
+from tests.support.tasks import end
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -221,9 +222,7 @@ async def serving(
                 await until(lambda: any(model.is_served for model in served.resources.fleet.cache.models.values()))
                 yield served
         finally:
-            while not working.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
-                working.cancel()
-                await asyncio.wait({working}, timeout=0.1)
+            await end(working)
 
 
 async def settled(served: Served) -> None:

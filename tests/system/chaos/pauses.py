@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.tasks import ending
 from tests.system.chaos.clients import Clients, Kind
 from tests.system.chaos.fleet import LEASE_S, WORKERS, Fleet
 
@@ -79,9 +80,10 @@ async def measure(directory: Path, count: int, seed: int) -> tuple[list[Pauses],
             "silent loss of a link's connection": lose_connections,
             "cut of the path between a worker and a gateway": cut,
         }
-        found = [await _repeated(Pauses(what), clients, strike, count) for what, strike in kinds.items()]
-        stopped.set()
-        await asyncio.gather(*asking)
+        async with ending(*asking):
+            found = [await _repeated(Pauses(what), clients, strike, count) for what, strike in kinds.items()]
+            stopped.set()
+            await asyncio.gather(*asking)
     return found, violations
 
 

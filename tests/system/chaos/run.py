@@ -5,10 +5,10 @@ import random
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.tasks import end, ending
 from tests.system.chaos.clients import Clients, Kind
 from tests.system.chaos.faults import Faults, Strike
 from tests.system.chaos.fleet import RESERVATION_LEASE_S, Fleet
@@ -80,12 +80,11 @@ async def run(directory: Path, case: Case) -> Report:
         stopped, memory = asyncio.Event(), Memory()
         asking = [asyncio.create_task(clients.ask_until(stopped, KINDS)) for _ in range(case.clients)]
         sampling = asyncio.create_task(_sample(memory, fleet))
-        await _strike(faults, case, stopped)
-        for task in asking:
-            await task
-        sampling.cancel()
-        with suppress(asyncio.CancelledError):
-            await sampling
+        async with ending(sampling, *asking):
+            await _strike(faults, case, stopped)
+            await asyncio.gather(*asking)
+        if not sampling.cancelled():
+            sampling.result()  # raises what ended it
         await fleet.ready()
         await settled(fleet, violated)
         report.books = await compare_ledger(fleet, clients, faults.strikes, violated)
@@ -98,14 +97,17 @@ async def run(directory: Path, case: Case) -> Report:
 async def _strike(faults: Faults, case: Case, stopped: asyncio.Event) -> None:
     chooser, began_s, running = random.Random(case.seed + 1), time.monotonic(), set[asyncio.Task[None]]()
     first = [*case.first]
-    while (elapsed_s := time.monotonic() - began_s) < case.seconds:
-        if elapsed_s >= case.spares_after_s:
-            faults.spared = frozenset({0})
-        await asyncio.sleep(chooser.uniform(*case.pause_s))
-        task = asyncio.create_task(faults.apply(first.pop(0)) if first else faults.strike())
-        running.add(task)
-        task.add_done_callback(running.discard)
-    await asyncio.gather(*running)
+    try:
+        while (elapsed_s := time.monotonic() - began_s) < case.seconds:
+            if elapsed_s >= case.spares_after_s:
+                faults.spared = frozenset({0})
+            await asyncio.sleep(chooser.uniform(*case.pause_s))
+            task = asyncio.create_task(faults.apply(first.pop(0)) if first else faults.strike())
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+    finally:
+        await end(*running)
     stopped.set()
     await faults.heal()
 

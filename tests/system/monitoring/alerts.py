@@ -31,6 +31,7 @@ from tests.support.gateway.served import OPERATOR
 from tests.support.gateway.spawned import process
 from tests.support.ports import free_port
 from tests.support.prometheus import ALERTS, RECORDING, Prometheus, prometheus, rules
+from tests.support.tasks import end
 from tests.support.worker.fleet import Fleet, Process
 from tests.support.worker.tiny_model import write_tiny_model
 
@@ -111,9 +112,7 @@ async def too_many(world: World) -> None:
 
 
 async def no_worker(world: World) -> None:
-    while not world.working.done():  # redis-py can lose a cancellation
-        world.working.cancel()
-        await asyncio.wait({world.working}, timeout=0.1)
+    await end(world.working)
     await world.flood()
 
 
