@@ -206,7 +206,7 @@ class WorkerServer:
                     self._blocks.watch(message.for_ms / 1e3)
                 elif isinstance(message, ForgetPrompts):
                     self._engine.send(message)
-                elif self._jobs.leases.received(message):
+                elif isinstance(message, Cancel) and self._jobs.leases.received(message):
                     self._cancel([message])
             if news.calls:
                 self.division.called(line.shard, news.calls)

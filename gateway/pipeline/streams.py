@@ -14,8 +14,10 @@ from fairlane.scheduler.links.connection import Link
 from fairlane.scheduler.links.frames import (
     Closed,
     Events,
+    Fetch,
     Granted,
     Left,
+    Measured,
     Open,
     Opened,
     Refused,
@@ -63,7 +65,7 @@ class JobStreams:
             if isinstance(message, Open):
                 answers.append(self._open(link, streams, message))
             elif (stream := streams.get(message.stream)) is None:
-                if not isinstance(message, Left):
+                if not isinstance(message, Left | Fetch | Measured):
                     answers.append(Refused(message.stream))
             elif isinstance(message, Left):
                 self._detach(stream)
@@ -133,9 +135,11 @@ def _refusal(stream: JobStream) -> Refused:
     return Refused(stream.number, superseded=stream.epoch < stream.job.fence)
 
 
-def _events(stream: JobStream, message: Tokens | Events) -> Sequence[Event]:
+def _events(stream: JobStream, message: ToGateway) -> Sequence[Event]:
     if isinstance(message, Events):
         return message.events
+    if not isinstance(message, Tokens):
+        return ()
     delta = TokenDelta(
         job_id=stream.job.id,
         epoch=stream.epoch,

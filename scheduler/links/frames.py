@@ -1,7 +1,7 @@
 """The messages of a link, and how they are framed.
 
 A frame is its length (4 bytes, big-endian) and a msgpack list of messages; an empty list is a ping. The worker numbers
-its streams, per link."""
+its streams from 1, per link; messages about media belong to none, and have the number 0."""
 
 import struct
 from collections.abc import Sequence
@@ -58,6 +58,22 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag=9):
     stream: int
 
 
+class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """The worker asks for a part of a media item. It asks for the next one when it has this."""
+
+    digest: bytes
+    start: int
+    stream: int = 0
+
+
+class Measured(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """The number of tokens that an item becomes; 0: the engine cannot read it."""
+
+    digest: bytes
+    tokens: int
+    stream: int = 0
+
+
 # From gateway to worker.
 
 
@@ -101,8 +117,21 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag=8):
     stream: int
 
 
-ToGateway = Open | Tokens | Events | Left
-ToWorker = Opened | Refused | Granted | Stop | Closed
+class MediaPart(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """A part of a media item of `total` bytes; 0: the gateway does not hold it any more."""
+
+    digest: bytes
+    start: int
+    total: int
+    data: bytes
+    stream: int = 0
+
+    def __repr__(self) -> str:
+        return f"MediaPart(from {self.start} of {self.total} bytes)"
+
+
+ToGateway = Open | Tokens | Events | Left | Fetch | Measured
+ToWorker = Opened | Refused | Granted | Stop | Closed | MediaPart
 Message = ToGateway | ToWorker
 M = TypeVar("M")
 

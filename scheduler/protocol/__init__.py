@@ -2,6 +2,7 @@
 Fairlane.
 
     messages.py    jobs, leases, events and controls in msgpack; request outcomes; decoding of damaged messages
+    media.py       images and sounds in prompts
     block_map.py   the owner of each KV block of a worker, for operators
     lanes.py       the two lanes, their targets and limits
     settings.py    settings shared by gateway and worker; how file, environment and flags are merged

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlane.scheduler.protocol.block_map import WatchBlocks
 from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.media import MeasureMedia, MediaForm, MediaKind, MediaSpan
 
 
 class Outcome(StrEnum):
@@ -86,6 +87,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt: tuple[int, ...]
     # Embedding jobs: prompt tokens of each input, in order. Scoring jobs: of both texts of each pair.
     inputs: tuple[int, ...] = ()
+    # Images and sounds in the prompt, in order.
+    media: tuple[MediaSpan, ...] = ()
     n: int = 1
     # Output tokens per choice.
     max_tokens: int
@@ -323,7 +326,7 @@ class ForgetPrompts(msgspec.Struct, frozen=True, kw_only=True, tag="forget_promp
     share_group: str = ""
 
 
-Control = Cancel | Drain | Undrain | WatchBlocks | ForgetPrompts
+Control = Cancel | Drain | Undrain | WatchBlocks | ForgetPrompts | MeasureMedia
 
 
 # Status: published by workers about themselves.
@@ -403,6 +406,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     shards: int | msgspec.UnsetType = msgspec.UNSET
     # The authors' recommended `Sampling` fields, for requests that do not set them.
     drawn: dict[str, int | float] | msgspec.UnsetType = msgspec.UNSET
+    # The kinds of media that its engine takes in conversations; unset: none.
+    media: dict[MediaKind, MediaForm] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_exact(self) -> bool:
@@ -418,6 +423,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def refused_fields(self) -> tuple[str, ...]:
         return self.lacks if isinstance(self.lacks, tuple) else ()
+
+    @property
+    def media_forms(self) -> dict[MediaKind, MediaForm]:
+        return self.media if isinstance(self.media, dict) else {}
 
     @property
     def usual_draw(self) -> dict[str, int | float]:
