@@ -15,6 +15,7 @@ Layers, highest first; each imports only those below it:
     model_text/    tokenizers, and chat templates in a sandbox
     dialects/      OpenAI's and Anthropic's formats, tool calls, grammars
     identity/      API keys, tokens of identity providers
+    media/         images and sounds of requests: decoded, or fetched from allowed hosts
     http/          connections, limits, bodies, SSE
     errors.py      all API errors
 

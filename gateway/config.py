@@ -15,6 +15,7 @@ from fairlane.gateway.control.operators.settings import SignInSection, check_sig
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.ports import Member
 from fairlane.gateway.identity.settings import IssuerSection, check_header, check_issuers
+from fairlane.gateway.media.reader import MediaLimits
 from fairlane.gateway.model_text.variable_names import RESERVED_VARIABLES, USUAL_VARIABLES
 from fairlane.gateway.pipeline.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
@@ -22,6 +23,7 @@ from fairlane.quotas.redis_store import LEDGER_BYTES
 from fairlane.scheduler.protocol.settings import (
     ByteSize,
     Count,
+    Hosts,
     Names,
     Networks,
     Origins,
@@ -145,6 +147,18 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
     # Images, files and other media in the results of tools: replaced by a text that says so, or refused with 400.
     images_in_tool_results: Literal["replace", "refuse"] = "replace"
+    # Hosts from which images and sounds of requests may be fetched. Empty: requests must contain them.
+    media_hosts: Hosts = Hosts()
+    # Private networks in which these hosts may be; `*` alone does not allow them.
+    media_networks: Networks = Networks()
+    # One image or sound, decoded from base64.
+    max_media_bytes: ByteSize = ByteSize(20 * 2**20)
+    # Images and sounds of one request.
+    max_media: Count = 20
+    # Width times height of one image.
+    max_media_pixels: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] = 50_000_000
+    # Fetching of one image or sound, redirects included.
+    media_timeout_s: Seconds = 10.0
     # A `max_tokens` beyond the context, with a prompt that fits: cut to what is left, or refused with 400.
     max_tokens_beyond_context: Literal["cut", "refuse"] = "cut"
     # Variables of chat templates that a request may set with `chat_template_kwargs`.
@@ -250,6 +264,17 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
             first_byte_timeout_s=self.gateway.first_byte_timeout_s,
             header_timeout_s=self.gateway.header_timeout_s,
             write_timeout_s=self.gateway.write_timeout_s,
+        )
+
+    @property
+    def media_limits(self) -> MediaLimits:
+        return MediaLimits(
+            hosts=self.gateway.media_hosts,
+            networks=self.gateway.media_networks,
+            max_bytes=self.gateway.max_media_bytes,
+            max_media=self.gateway.max_media,
+            max_pixels=self.gateway.max_media_pixels,
+            timeout_s=self.gateway.media_timeout_s,
         )
 
 

@@ -117,6 +117,11 @@ class BodyHold:
         more = self._come_bytes - self.held_bytes
         return more <= 0 or self._grow(more)
 
+    def add(self, count: int) -> None:
+        """Count what the request holds in addition to its body, such as media. Raises ApiError without room."""
+        if not self.takes(count):
+            self.check()
+
     def claim(self, tenant: str, declared_bytes: int) -> None:
         """Charge the body to a tenant, with its declared length or 0. Raises ApiError without room."""
         if self._tenant is None and self.refusal is None and not self._is_over:

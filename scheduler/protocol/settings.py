@@ -42,6 +42,8 @@ _ADMIN_KEY_RULE = (
 
 
 _ORIGIN = re.compile(r"[*]|https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
+# The host itself: `*`, a name, or an address.
+_HOST = re.compile(r"(https?://)?([*]|([*][.])?[a-z0-9_-]+([.][a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[1-9]\d{0,4})?")
 
 
 class ByteSize(int):
@@ -77,6 +79,20 @@ class Origins(tuple[str, ...]):
         if not all(_ORIGIN.fullmatch(each) for each in origins):
             raise ValueError("expected origins such as https://chat.example.com, without a path, or *")
         return origins
+
+
+class Hosts(tuple[str, ...]):
+    """Hosts that may be connected to, written as a list or separated by commas: a name, `*.` and a name, or `*`, with
+    a scheme before it and a port after it if they are not those of https."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, listed: Iterable[str]) -> "Hosts":
+        hosts = cls(each.strip().lower() for each in listed)
+        if not all(_HOST.fullmatch(each) for each in hosts):
+            raise ValueError("expected hosts such as images.example.com, *.example.com, http://10.0.0.7:9000 or *")
+        return hosts
 
 
 class Names(tuple[str, ...]):
@@ -254,6 +270,8 @@ def _decode(kind: type, value: object) -> object:
         return Networks(_listed(value, "ranges of addresses such as 10.0.0.0/8"))
     if kind is Origins:
         return Origins.of(_listed(value, "origins such as https://chat.example.com"))
+    if kind is Hosts:
+        return Hosts.of(_listed(value, "hosts such as images.example.com"))
     if kind is Names:
         names = Names(each.strip() for each in _listed(value, "names of variables"))
         wrong = next((name for name in names if not name.isidentifier()), None)

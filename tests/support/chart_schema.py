@@ -11,7 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from fairlane.gateway.config import GatewaySettings
-from fairlane.scheduler.protocol.settings import ByteSize, Names, Networks, Origins
+from fairlane.scheduler.protocol.settings import ByteSize, Hosts, Names, Networks, Origins
 from fairlane.worker.config import WorkerSection
 from tests.support.chart import CHART
 
@@ -25,6 +25,7 @@ CUSTOM: Mapping[type, Schema] = {
     ByteSize: SIZE,
     Networks: {"type": ["array", "string"], "items": {"type": "string"}},
     Origins: {"type": ["array", "string"], "items": {"type": "string"}},
+    Hosts: {"type": ["array", "string"], "items": {"type": "string"}},
     Names: {"type": ["array", "string"], "items": {"type": "string"}},
 }
 PLAIN: Mapping[type[inspect.Type], Schema] = {
