@@ -99,7 +99,7 @@ def create_app(resources: Resources) -> Starlette:
         responses.PATH: Respond(events, line),
     }
     models, stored = Models(resources.fleet.cache), StoredResponses(kept)
-    texts = TextEndpoints(resources.fleet.cache, events.bounds)
+    texts = TextEndpoints(resources.fleet.cache, events.bounds, events.preparer.reading)
 
     guarded = partial(
         TenantMiddleware,
@@ -137,7 +137,7 @@ def create_app(resources: Resources) -> Starlette:
             tenant("GET", responses.ONE_PATH, stored.show),
             tenant("DELETE", responses.ONE_PATH, stored.forget),
             tenant("GET", responses.ITEMS_PATH, stored.list_items),
-            *[tenant(*each) for each in Conversations(stored_input, events.bounds).routes()],
+            *[tenant(*each) for each in Conversations(stored_input, events.bounds, events.preparer.reading).routes()],
             tenant("GET", "/v1/models", models.list),
             tenant("GET", "/v1/models/{model:path}", models.show),
             tenant("POST", tokenize.TOKENIZE_PATH, texts.tokenize),
@@ -171,11 +171,11 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
     of_batches = BatchEndpoints(records, resources.batches.files, storage, runner, resources.fleet.cache, bounds)
     return [
         *MessageBatches(of_batches, resources.batches.drafts).routes(),
-        ("POST", files.PATH, of_files.upload),
-        ("GET", files.PATH, of_files.list),
-        ("GET", f"{files.PATH}/{{file}}", of_files.show),
-        ("DELETE", f"{files.PATH}/{{file}}", of_files.delete),
-        ("GET", f"{files.PATH}/{{file}}/content", of_files.content),
+        ("POST", files.PATH, files.of_openai(of_files.upload)),
+        ("GET", files.PATH, files.of_openai(of_files.list)),
+        ("GET", f"{files.PATH}/{{file}}", files.of_openai(of_files.show)),
+        ("DELETE", f"{files.PATH}/{{file}}", files.of_openai(of_files.delete)),
+        ("GET", f"{files.PATH}/{{file}}/content", files.of_openai(of_files.content)),
         ("POST", batches.PATH, of_batches.create),
         ("GET", batches.PATH, of_batches.list),
         ("GET", f"{batches.PATH}/{{batch}}", of_batches.show),

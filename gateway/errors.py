@@ -5,7 +5,7 @@ Messages name fields and rules. They contain no content of a request except numb
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -153,6 +153,9 @@ TABLE: Mapping[Code, Rule] = {code: rule for rule, codes in _RULES.items() for c
 # Encodings of request bodies.
 ENCODINGS = "gzip", "deflate", "br", "zstd"
 ANTHROPIC_PATH = "/v1/messages"
+# Sent by Anthropic's clients, which call some of OpenAI's paths too.
+ANTHROPIC_VERSION_HEADER = b"anthropic-version"
+_SHARED_PATHS = "/v1/files", "/v1/models"
 # Anthropic's error types, by status; all others are `invalid_request_error`.
 ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -263,6 +266,16 @@ def shown(error: Exception) -> ApiError:
 def is_anthropic(path: str) -> bool:
     """Return whether a path belongs to Anthropic's API, which has its own error format, below any prefix."""
     return f"{ANTHROPIC_PATH}/" in f"{path}/"
+
+
+def speaks_anthropic(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a client of Anthropic's API sent these headers."""
+    return any(name == ANTHROPIC_VERSION_HEADER for name, _ in headers)
+
+
+def format_path(path: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the path by which to select the error format for a request to a path."""
+    return ANTHROPIC_PATH if path.startswith(_SHARED_PATHS) and speaks_anthropic(headers) else path
 
 
 def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[str, object]:

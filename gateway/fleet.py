@@ -63,11 +63,16 @@ class ServedModel:
     @cached_property
     def pool(self) -> int | None:
         """Tokens in the largest KV pool of the workers; None without workers."""
-        return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
+        return _pool(self.workers)
 
     @property
     def longest(self) -> int:
+        """The tokens that a worker holds of one choice."""
         return self.context_length if self.pool is None else min(self.context_length, self.pool)
+
+
+def _pool(workers: Iterable[WorkerStatus]) -> int | None:
+    return max((worker.kv_tokens for worker in workers if not worker.draining), default=None)
 
 
 def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
@@ -237,6 +242,12 @@ class ModelQueueView:
     depths: Depths
     # Waiting requests of the tenant, over all lanes.
     waiting: int
+
+    @property
+    def longest(self) -> int:
+        """The tokens that a worker holds of one choice."""
+        pool = _pool(self.workers)
+        return self.context_length if pool is None else min(self.context_length, pool)
 
 
 async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> dict[str, list[T]]:

@@ -15,7 +15,7 @@ from fairlane.common.views import about
 from fairlane.gateway.api.files import page
 from fairlane.gateway.api.responses import ItemsQuery, items_page, read_items_query
 from fairlane.gateway.api.stored_input import StoredInput, decoded
-from fairlane.gateway.dialects.openai.batches import MAX_METADATA, MAX_METADATA_KEY, ListPage
+from fairlane.gateway.dialects.openai.batches import MAX_METADATA, MAX_METADATA_KEY, ItemPage
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, NoneIfNoItems
 from fairlane.gateway.dialects.openai.item_ids import CONVERSATION, ItemIds, new_id
 from fairlane.gateway.dialects.openai.reading import Reading, checked
@@ -80,7 +80,7 @@ class DeletedConversation(TypedDict):
     deleted: Annotated[bool, about("Always true")]
 
 
-class ConversationItemList(ListPage):
+class ConversationItemList(ItemPage):
     """Items of a conversation: messages, reasoning, calls and their results."""
 
     data: Annotated[list[GivenItem], about("The items")]
@@ -92,6 +92,8 @@ class Conversations:
 
     stored: StoredInput
     bounds: Bounds
+    # Returns the rules by which a body is read.
+    reading: Callable[[RequestContext], Reading]
 
     def routes(self) -> list[tuple[str, str, Endpoint]]:
         return [
@@ -136,7 +138,7 @@ class Conversations:
         asked, headers = await self._read(context, ConversationItems)
         items = documents(asked.items, context.path_params["conversation"])
         await self._change(context, lambda known: known.extended(items))
-        await send_json(context.send, page(items, len(items)), headers)
+        await send_json(context.send, page(items, len(items), no_id=""), headers)
 
     async def list_items(self, context: RequestContext) -> None:
         query = read_items_query(ItemsQuery, context)
@@ -159,7 +161,7 @@ class Conversations:
 
     async def _read(self, context: RequestContext, kind: type[Body]) -> tuple[Body, Headers]:
         room = self.bounds.room
-        reading = Reading(room.most_token_ids(1))
+        reading = self.reading(context)
         try:
             body = await context.read_body(max_bytes=room.most_bytes(1), timeout_s=self.bounds.body_timeout_s)
             parse = partial(checked, kind, {}, body or b"{}", reading)

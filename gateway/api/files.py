@@ -18,12 +18,12 @@ from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES, LineIndex, LineScanner
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
 from fairlane.gateway.dialects.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
-from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
+from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found, speaks_anthropic
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.multipart import FILE, Form, read_form
 from fairlane.gateway.http.sse import ClientConnection, send_json
 from fairlane.gateway.identity.auth import Caller
-from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/files"
@@ -161,6 +161,17 @@ class FileEndpoints:
                 del self._uploading[tenant]
 
 
+def of_openai(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint for OpenAI's clients. The files of Anthropic's API, at the same paths, are not served."""
+
+    async def served(context: RequestContext) -> None:
+        if speaks_anthropic(context.headers):
+            raise ApiError("Files of Anthropic's API are not served here: send texts themselves.", "not_found")
+        await endpoint(context)
+
+    return served
+
+
 async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:
     """Return a file of the caller's tenant. Raises ApiError `not_found`, for another tenant's too."""
     found = await records.get(caller.root, caller.account, file_id)
@@ -181,14 +192,15 @@ def translated() -> Iterator[None]:
         raise ApiError("The file storage cannot be used now.", "unavailable", retry_after_s=5.0) from error
 
 
-def page(shown: Sequence[Mapping[str, Any]], limit: int) -> dict[str, object]:
-    """Return a page in OpenAI's list format. `shown` has one item more than `limit` if there are more."""
+def page(shown: Sequence[Mapping[str, Any]], limit: int, *, no_id: str | None = None) -> dict[str, object]:
+    """Return a page in OpenAI's list format. `shown` has one item more than `limit` if there are more. `no_id`: the ids
+    of an empty page."""
     data = shown[:limit]
     return {
         "object": "list",
         "data": data,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        "first_id": data[0]["id"] if data else no_id,
+        "last_id": data[-1]["id"] if data else no_id,
         "has_more": len(shown) > limit,
     }
 

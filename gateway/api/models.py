@@ -1,6 +1,6 @@
 """`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: models and limits of the calling key."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.dialects.openai import rate_limits
 from fairlane.gateway.dialects.openai.batches import read_query
 from fairlane.gateway.dialects.openai.rate_limits import Waiting
-from fairlane.gateway.errors import invalid
+from fairlane.gateway.errors import invalid, speaks_anthropic
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
@@ -20,7 +20,6 @@ from fairlane.gateway.pipeline.fitting import allowed_model
 from fairlane.quotas.store import QuotaStore
 
 OWNER = "fairlane"
-ANTHROPIC_VERSION_HEADER = b"anthropic-version"
 MOST_LISTED = 1_000
 # Of a model's name.
 _MOST_CHARS = 1_024
@@ -44,7 +43,7 @@ class Models:
     async def list(self, context: RequestContext) -> None:
         caller = context.caller
         found = _usable(caller, self.fleet_cache.find())
-        if _speaks_anthropic(context.headers):
+        if speaks_anthropic(context.headers):
             document = _anthropic_page(found, read_query(ModelsQuery, context.scope["query_string"]))
         else:
             document = {"object": "list", "data": [_shown(model) for model in found]}
@@ -52,7 +51,7 @@ class Models:
 
     async def show(self, context: RequestContext) -> None:
         model = allowed_model(self.fleet_cache, context.path_params["model"], context.caller)
-        shown = _anthropic_model if _speaks_anthropic(context.headers) else _shown
+        shown = _anthropic_model if speaks_anthropic(context.headers) else _shown
         await send_json(context.send, shown(model), [])
 
 
@@ -92,10 +91,6 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "exact": model.text.card.is_exact,
         **({"default_sampling": usual} if usual else {}),
     }
-
-
-def _speaks_anthropic(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    return any(name == ANTHROPIC_VERSION_HEADER for name, _ in headers)
 
 
 def _anthropic_model(model: ServedModel) -> dict[str, Any]:

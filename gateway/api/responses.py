@@ -201,7 +201,7 @@ def items_page(items: list[Json], query: ItemsQuery) -> dict[str, object]:
         if query.after not in ids:
             raise invalid("after", "`after` is not one of the items.")
         items = items[ids.index(query.after) + 1 :]
-    return page(items, query.limit)
+    return page(items, query.limit, no_id="")
 
 
 def read_items_query(kind: type[Query], context: RequestContext) -> Query:

@@ -12,7 +12,7 @@ from fairlane.gateway.api.completions import CHAT
 from fairlane.gateway.dialects.openai.chat_requests import read_chat
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Text
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
-from fairlane.gateway.dialects.openai.reading import Reading, checked_fields
+from fairlane.gateway.dialects.openai.reading import Reading, checked, checked_fields
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody
 from fairlane.gateway.errors import context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
@@ -23,13 +23,14 @@ from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import PromptTooLong
 from fairlane.gateway.pipeline.context import Bounds, RequestContext
 from fairlane.gateway.pipeline.fitting import allowed_model
+from fairlane.gateway.pipeline.prepare import ignored_header
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
 
 Model = Annotated[Hint, Field(min_length=1)]
 Tokens = tuple[int, ...]
-# (body, caller) → response. Raises ApiError. Called in a thread for a large body.
-Answer = Callable[[bytes, Caller], Mapping[str, Any]]
+# (body, caller, reading) → response. Raises ApiError. Called in a thread for a large body.
+Answer = Callable[[bytes, Caller, Reading], Mapping[str, Any]]
 
 
 def _token_ids(value: object) -> Tokens:
@@ -71,6 +72,8 @@ class TextEndpoints:
 
     fleet_cache: FleetCache
     bounds: Bounds
+    # Returns the rules by which a body is read.
+    reading: Callable[[RequestContext], Reading]
 
     async def tokenize(self, context: RequestContext) -> None:
         await self._answer(context, self._tokenized)
@@ -79,29 +82,29 @@ class TextEndpoints:
         await self._answer(context, self._detokenized)
 
     async def _answer(self, context: RequestContext, answer: Answer) -> None:
-        room, timeout_s = self.bounds.room, self.bounds.body_timeout_s
+        room, timeout_s, reading = self.bounds.room, self.bounds.body_timeout_s, self.reading(context)
         try:
             body = await context.read_body(max_bytes=room.most_bytes(1), timeout_s=timeout_s)
-            document = await room.run(context.tenant, len(body), partial(answer, body, context.caller))
+            document = await room.run(context.tenant, len(body), partial(answer, body, context.caller, reading))
         finally:
             context.exchange.release()
-        await send_json(context.send, document, [])
+        await send_json(context.send, document, ignored_header(reading.ignored))
 
-    def _tokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+    def _tokenized(self, body: bytes, caller: Caller, reading: Reading) -> Mapping[str, Any]:
         """Return vLLM's response: the prompt tokens that a completion or chat of this body would be charged.
 
         Raises ApiError `context_length_exceeded`, with the count, for a prompt that is too long."""
-        fields = self._read(body)
+        fields = read_object(body, token_ids=reading.token_ids)
         if "messages" in fields:
             asked: TokenizeTextBody | TokenizeChatBody = checked_fields(
-                TokenizeChatBody, {**NEUTRAL_CHAT, "prompt": ()}, fields, Reading()
+                TokenizeChatBody, {**NEUTRAL_CHAT, "prompt": ()}, fields, reading
             )
         else:
-            asked = checked_fields(TokenizeTextBody, {}, fields, Reading())
+            asked = checked_fields(TokenizeTextBody, {}, fields, reading)
         model = allowed_model(self.fleet_cache, asked.model, caller)
         param = "prompt" if isinstance(asked, TokenizeTextBody) else "messages"
         try:
-            ids = _prompt(model, asked)
+            ids = _prompt(model, asked, reading)
         except PromptTooLong as long:
             raise context_length(model.context_length, f"at least {long.least_tokens}", None, param) from None
         if len(ids) > model.context_length:
@@ -111,8 +114,8 @@ class TextEndpoints:
             answer["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
         return answer
 
-    def _detokenized(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        asked = checked_fields(DetokenizeBody, {}, self._read(body), Reading())
+    def _detokenized(self, body: bytes, caller: Caller, reading: Reading) -> Mapping[str, Any]:
+        asked = checked(DetokenizeBody, {}, body, reading)
         model = allowed_model(self.fleet_cache, asked.model, caller)
         if len(asked.tokens) > model.context_length:
             raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")
@@ -121,12 +124,9 @@ class TextEndpoints:
             raise invalid("tokens", f"`tokens` contains a token id that is not below {vocab_size}.")
         return {"prompt": model.text.spelled_out(asked.tokens)}
 
-    def _read(self, body: bytes) -> dict[str, Any]:
-        return read_object(body, token_ids=self.bounds.room.most_token_ids(1))
 
-
-def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody) -> Tokens:
+def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody, reading: Reading) -> Tokens:
     if isinstance(asked, TokenizeTextBody):
         return model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
-    [prompt] = CHAT.prompts(model.text, read_chat(asked, Reading()).fitted(model.longest))
+    [prompt] = CHAT.prompts(model.text, read_chat(asked, reading).fitted(model.longest))
     return prompt

@@ -166,7 +166,8 @@ class TenantMiddleware:
         if context.tenant:
             self.refused.count(context.caller.key_id, error.status, context.body_bytes, error.work_s)
         if not answer.started:
-            response = errors.response(error, path=self.endpoint, request_id=context.request_id)
+            path = errors.format_path(self.endpoint, context.headers)
+            response = errors.response(error, path=path, request_id=context.request_id)
             await response(context.scope, context.receive, answer)
 
     async def limits(self, caller: Caller) -> Sequence[LimitStatus]:

@@ -11,6 +11,7 @@ from fairlane.gateway.dialects.openai.rate_limits import queued_limits
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length
 from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.pipeline.fitting import exceeds, room_after
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.quotas.limits import LimitStatus, Scope
@@ -49,7 +50,7 @@ def measure(
     `elapsed_ms` since the arrival is subtracted from the deadlines. Raises ApiError `context_length_exceeded`."""
     max_tokens = request.max_tokens
     output_tokens = (1 if request.is_cut else max_tokens or 1) if model.text.generates else 0
-    if prompt_tokens + output_tokens > model.context_length:
+    if exceeds(prompt_tokens, output_tokens, model.context_length):
         raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
     deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
     return Request(
@@ -68,7 +69,7 @@ def measure(
 def _most_output(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
     if request.max_tokens is not None and not request.is_cut:
         return max(1, request.max_tokens)  # of none, a placeholder is generated
-    left = max(1, model.longest - prompt_tokens)
+    left = room_after(prompt_tokens, model.longest)
     if request.max_tokens is not None:
         return min(left, request.max_tokens)
     if request.longest_summary is None:
@@ -77,17 +78,23 @@ def _most_output(prompt_tokens: int, request: GenerationRequest, model: ServedMo
 
 
 def admit(
-    job_ids: Sequence[str], asked: Sequence[Request], model: ServedModel, open_requests: OpenRequests, *, now_ms: float
+    job_ids: Sequence[str],
+    asked: Sequence[Request],
+    model: ServedModel,
+    open_requests: OpenRequests,
+    *,
+    now_ms: float,
+    n_param: str = "n",
 ) -> list[Admitted]:
     """Admit the jobs of one request, each behind those before it.
 
     From here on they count as open requests under their ids, even before they are in the queue. The caller withdraws
     jobs that it does not enqueue.
 
-    `now_ms` is on admission's clock. Raises ApiError at the first rejection (`no_worker`, `request_exceeds_limit`,
-    `deadline_unattainable`); then none is admitted."""
+    `now_ms` is on admission's clock; `n_param` is the field with the number of choices. Raises ApiError at the first
+    rejection (`no_worker`, `request_exceeds_limit`, `deadline_unattainable`); then none is admitted."""
     for each in asked:
-        _check_width(each, model)
+        _check_width(each, model, n_param)
         for ms in (each.deadline_ms, each.ttft_ms):
             if ms is not None and ms <= 0:
                 raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
@@ -105,16 +112,16 @@ def admit(
     return answers
 
 
-def _check_width(asked: Request, model: ServedModel) -> None:
+def _check_width(asked: Request, model: ServedModel, param: str) -> None:
     n, widest, pool = asked.choices, model.widest, model.pool
     if widest is None or pool is None:
         return
     if n > widest:
-        message = f"`n` is {n}; the largest worker runs {widest} choices at once."
-        raise _exceeds(message, "n", "max_sequences", widest, n)
+        message = f"`{param}` is {n}; the largest worker runs {widest} choices at once."
+        raise _exceeds(message, param, "max_sequences", widest, n)
     if asked.prompt_tokens < pool < asked.prompt_tokens + n:
         message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
-        raise _exceeds(message, "n", "kv_pool", pool, asked.prompt_tokens + n)
+        raise _exceeds(message, param, "kv_pool", pool, asked.prompt_tokens + n)
 
 
 def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:

@@ -77,11 +77,23 @@ def check_fields(request: GenerationRequest, text: TextModel) -> None:
 def cut_output(request: _Generation, model: ServedModel, prompts: Sequence[_Tokens]) -> _Generation:
     """Return the request with an output limit that the context has room for, and the field named as ignored."""
     most = request.max_tokens
-    if most is None or max(map(len, prompts)) + most <= model.context_length:
+    if most is None or not exceeds(max(map(len, prompts)), most, model.context_length):
         return request
     ignored = (*request.ignored, request.max_tokens_param)
     # One of several prompts may have room for all of it; a single one has not.
-    return msgspec.structs.replace(request, max_tokens=most if len(prompts) > 1 else None, ignored=ignored)
+    kept = most if len(prompts) > 1 else None
+    return msgspec.structs.replace(request, max_tokens=kept, is_cut=True, ignored=ignored)
+
+
+def exceeds(prompt_tokens: int, output_tokens: int, context_length: int) -> bool:
+    """Return whether an output limit goes beyond the context."""
+    return prompt_tokens + output_tokens > context_length
+
+
+def room_after(prompt_tokens: int, longest: int) -> int:
+    """Return the output limit of a request without one, or with one beyond the context. `longest`: the tokens that a
+    worker holds of one choice."""
+    return max(1, longest - prompt_tokens)
 
 
 def pack_inputs(

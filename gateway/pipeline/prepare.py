@@ -246,7 +246,7 @@ class Preparer:
                     salt=request.cache_salt,
                 )
             try:
-                answers = admit(ids, asked, model, known, now_ms=now_ms)
+                answers = admit(ids, asked, model, known, now_ms=now_ms, n_param=request.n_param)
             except ApiError as refused:
                 refused.lane = service_level.lane.name
                 refused.asked = model.name, sum(map(len, prompts))
@@ -276,6 +276,12 @@ class Preparer:
             traced=traced,
         )
 
+    def reading(self, context: RequestContext, prompts: int = 1) -> Reading:
+        """Return the rules by which a body of at most so many prompts is read."""
+        tenant = context.caller.identity.tenant
+        unknown = unknown_fields(context.headers) or tenant.unknown_fields or self.unknown_fields
+        return Reading(self.room.most_token_ids(prompts), unknown == "refuse", self.refuses_images)
+
     def understand(
         self, kind: Kind[Generation], body: bytes, context: RequestContext
     ) -> Awaitable[tuple[Generation, ServedModel, list[Tokens]]]:
@@ -285,11 +291,9 @@ class Preparer:
     def _understand(
         self, kind: Kind[Generation], body: bytes, context: RequestContext
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        caller, most_token_ids = context.caller, self.room.most_token_ids(kind.most_prompts)
-        unknown = unknown_fields(context.headers) or caller.identity.tenant.unknown_fields or self.unknown_fields
-        reading = Reading(most_token_ids, unknown == "refuse", self.refuses_images)
+        reading = self.reading(context, kind.most_prompts)
         request = kind.parse(body, reading)
-        model = allowed_model(self.fleet_cache, request.model, caller)
+        model = allowed_model(self.fleet_cache, request.model, context.caller)
         if model.text.card.yields != kind.yields:
             raise wrong_kind(model.text, kind.yields)
         if isinstance(request, ChatRequest):

@@ -17,6 +17,7 @@ from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
+from fairlane.gateway.pipeline.fitting import exceeds, room_after
 from fairlane.quotas.limits import RULES, Demand, LimitRefusal, LimitStatus, most_severe
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
@@ -79,11 +80,10 @@ def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: Explain
 
 
 def within_context(queue: ModelQueueView, asked: Request) -> Request:
-    """Return the request, with output beyond the context cut to what context and KV pool leave if the prompt fits."""
-    if not 0 < queue.context_length - asked.prompt_tokens < asked.max_tokens:
+    """Return the request, with output beyond the context cut to what context and KV pool leave."""
+    if not exceeds(asked.prompt_tokens, asked.max_tokens, queue.context_length):
         return asked
-    pool = max((worker.kv_tokens for worker in queue.workers), default=queue.context_length)
-    left = max(1, min(queue.context_length, pool) - asked.prompt_tokens)
+    left = room_after(asked.prompt_tokens, queue.longest)
     return msgspec.structs.replace(asked, max_tokens=left, max_tokens_stated=False)
 
 
@@ -91,8 +91,9 @@ def queue_verdict(
     queue: ModelQueueView, asked: Request, open_requests: AllOpenRequests
 ) -> tuple[ApiError | None, float | None]:
     """Return one model's refusal at admission, or else the expected wait for the first token."""
-    if asked.prompt_tokens + asked.max_tokens > queue.context_length:
-        return context_length(queue.context_length, asked.prompt_tokens, asked.max_tokens), None
+    if exceeds(asked.prompt_tokens, asked.max_tokens, queue.context_length):
+        most = asked.max_tokens if asked.max_tokens_stated else None
+        return context_length(queue.context_length, asked.prompt_tokens, most), None
     let_in = open_requests.at(queue.queue)
     verdict = assess(asked, workers=queue.workers, open_requests=let_in, now_ms=open_requests.now_ms)
     if not isinstance(verdict, Admitted):

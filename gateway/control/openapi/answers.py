@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic supports
 from fairlane.common.views import about
 from fairlane.gateway.control.admin.views import LimitBlockView
 from fairlane.gateway.dialects.anthropic.blocks import TextBlock, ThinkingBlock, ToolUseBlock
-from fairlane.gateway.dialects.openai.batches import BatchUsage, ListPage
+from fairlane.gateway.dialects.openai.batches import BatchUsage, ItemPage
 from fairlane.gateway.dialects.openai.response_items import (
     CallItem,
     CompactionItem,
@@ -313,7 +313,7 @@ class Compaction(TypedDict):
     fairlane: NotRequired[Annotated[Remarks, about("How the answer was cut short; absent if it was not")]]
 
 
-class InputItemList(ListPage):
+class InputItemList(ItemPage):
     """The input items of a stored response: messages, reasoning, calls and their results."""
 
     data: Annotated[list[GivenItem], about("The items")]

@@ -149,7 +149,6 @@ PROPERTIES: Mapping[str, str] = {
     "instructions": "System prompt of this response; following ones do not inherit it",
     "keep": "The thinking to keep",
     "max_characters": "Accepted and ignored: the caller decides what it shows of a file",
-    "max_tool_calls": "Accepted: it limits OpenAI's built-in tools, of which there are none",
     "output_config": "The format of the answer, and the thinking effort",
     "output_format": "The required format of the answer",
     "previous_response_id": "A stored response whose conversation this one continues",

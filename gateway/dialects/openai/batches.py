@@ -121,13 +121,23 @@ class FileObject(TypedDict):
     status_details: Annotated[None, about("Always null")]
 
 
-class ListPage(TypedDict):
+class _Page(TypedDict):
+    object: Annotated[Literal["list"], about("Type of this object")]
+    has_more: Annotated[bool, about("Whether there are further items")]
+
+
+class ItemPage(_Page):
+    """A page of items of responses and conversations, in OpenAI's format."""
+
+    first_id: Annotated[str, about("Id of the first item; empty for an empty list")]
+    last_id: Annotated[str, about("Id of the last item, for `after`; empty for an empty list")]
+
+
+class ListPage(_Page):
     """A page of a list, in OpenAI's format."""
 
-    object: Annotated[Literal["list"], about("Type of this object")]
     first_id: Annotated[str | None, about("Id of the first item; null for an empty list")]
     last_id: Annotated[str | None, about("Id of the last item, for `after`; null for an empty list")]
-    has_more: Annotated[bool, about("Whether there are further items")]
 
 
 class FileList(ListPage):

@@ -44,6 +44,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     # Output tokens per choice; None: as many as context and limits allow.
     max_tokens: int | None = None
     max_tokens_param: str = "max_tokens"
+    # The caller's output limit goes beyond the context, so that the output ends where the context does.
+    is_cut: bool = False
     # Fields that have no effect on this request, which the answer names.
     ignored: tuple[str, ...] = ()
     # Set for a summary of the prompt: its maximum tokens; it also gets at most about half of the prompt's tokens.
@@ -85,11 +87,6 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
         return ()
 
     @property
-    def is_cut(self) -> bool:
-        """Whether its output limit goes beyond the context, so that the output ends where the context does."""
-        return self.max_tokens_param in self.ignored
-
-    @property
     def continued(self) -> str:
         """The text at the end of the prompt that the output continues."""
         return ""
@@ -101,6 +98,11 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
             return self
         output = max(self.max_tokens or 1, self.n)
         return replace(self, truncate_prompt_tokens=max(1, longest - (output if output < longest else self.n)))
+
+    @property
+    def n_param(self) -> str:
+        """The field that states `n`."""
+        return "n"
 
     @property
     def drawn_logprobs(self) -> int | None:
@@ -213,6 +215,10 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     suffix: str = ""
     # Choices in the answer, those with the highest log-probability: fewer than `n` if `best_of` is more.
     returned: int = 1
+
+    @property
+    def n_param(self) -> str:
+        return "best_of" if self.returned < self.n else "n"
 
     @property
     def drawn_logprobs(self) -> int | None:

@@ -19,7 +19,7 @@ from fairlane.gateway.dialects.openai.field_types import (
     Text,
     lenient_in,
 )
-from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral
+from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral, hint
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import EffortWord, Rendering, TemplateVariables, with_effort
 from fairlane.gateway.dialects.openai.request_bodies import Count, SampledBody
@@ -55,6 +55,7 @@ NEUTRAL_RESPONSE: Neutral = {
     "background": (False,),
     "context_management": ([],),
     "image": (),
+    "max_tool_calls": hint(),
     "moderation": (),
     "prompt": (),
 }
@@ -115,7 +116,6 @@ class InputTokensBody(SampledBody):
     conversation: Annotated[ConversationId | None, NoneIfEmpty] = None
     store: bool | None = None
     max_output_tokens: Count | None = None
-    max_tool_calls: int | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: Annotated[list[Hint], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = None
     truncation: Annotated[Literal["auto", "disabled"] | None, NoneIfEmpty] = None
@@ -282,7 +282,7 @@ def _echo(asked: InputTokensBody, *, store: bool) -> Json:
         "frequency_penalty": asked.frequency_penalty or 0.0,
         "instructions": asked.instructions,
         "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
+        "max_tool_calls": None,
         "metadata": asked.metadata or {},
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "presence_penalty": asked.presence_penalty or 0.0,

@@ -211,6 +211,7 @@ async def test_what_no_context_can_hold_is_refused(bench: AdminBench) -> None:
 
     assert (answer["admitted"], answer["code"]) == (False, "context_length_exceeded")
     assert "3000" in answer["message"]
+    assert "completion" not in answer["message"]  # no output would fit
 
 
 async def test_output_beyond_the_context_is_cut(bench: AdminBench) -> None:

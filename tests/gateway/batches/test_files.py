@@ -4,9 +4,12 @@ import asyncio
 import gzip
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -314,3 +317,20 @@ async def test_a_file_may_be_larger_than_what_bodies_may_hold(valkey_url: str, t
         assert kept.status_code == 200, kept.text
         assert kept.json()["bytes"] == len(content)
         assert served.resources.ports.bodies.held_bytes == 0
+
+
+async def test_anthropics_sdk_learns_that_its_files_are_not_served(served: Served) -> None:
+    async with anthropic.AsyncAnthropic(base_url=served.url, api_key=served.keys["acme"], max_retries=0) as client:
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            partial(client.beta.files.list),
+            partial(client.beta.files.retrieve_metadata, "file_1"),
+            partial(client.models.retrieve, "x"),
+        ]
+        for call in calls:
+            with pytest.raises(anthropic.NotFoundError) as refused:
+                await call()
+            body: Any = refused.value.body
+            assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
+    async with anthropic.AsyncAnthropic(base_url=served.url, api_key="fl-x", max_retries=0) as client:
+        with pytest.raises(anthropic.AuthenticationError):
+            await client.beta.files.list()

@@ -111,6 +111,8 @@ async def test_the_likeliest_choices_are_returned_and_all_are_charged(
 async def test_best_of_has_bounds(served: Served) -> None:
     assert await refused(served, n=3, best_of=2) == "best_of"
     assert await refused(served, best_of=21) == "best_of"
+    assert await refused(served, best_of=20) == "best_of"  # more than the worker runs at once
+    assert await refused(served, n=16) == "n"
     assert await refused(served, best_of=2, stream=True) == "best_of"
     assert await refused(served, prompt=["a"] * 20, best_of=8) == "prompt"
     assert len((await answer(served, n=2, best_of=2))["choices"]) == 2

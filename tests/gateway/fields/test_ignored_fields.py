@@ -115,3 +115,24 @@ async def test_a_prompts_tokens_are_counted_whatever_else_is_sent(served: Served
     tokenized = await served.post("/tokenize", {"model": "tiny", "messages": TURNS, "unheard_of": 1})
 
     assert (counted.status_code, tokenized.status_code) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"model": "tiny", "messages": TURNS}),
+        ("/tokenize", {"model": "tiny", "prompt": "Hi"}),
+        ("/detokenize", {"model": "tiny", "tokens": [1]}),
+        ("/v1/conversations", {}),
+    ],
+)
+async def test_calls_that_generate_nothing_treat_them_as_others_do(
+    served: Served, path: str, body: dict[str, Any]
+) -> None:
+    await served.tenant("strict", unknown_fields="refuse")
+
+    ignored = await served.post(path, {**body, "unheard_of": 1})
+    refused = await served.post(path, {**body, "unheard_of": 1}, tenant="strict")
+
+    assert (ignored.status_code, ignored.headers.get(IGNORED)) == (200, "unheard_of")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "unheard_of")

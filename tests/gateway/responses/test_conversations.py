@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.conversations import ConversationItemList
 
 from fairlane.gateway.request.service_level import IGNORED_HEADER
 from tests.support.gateway.response_events import RESPONSES, events, prompt
@@ -97,6 +98,14 @@ async def test_items_are_added_listed_and_deleted(served: Served) -> None:
             with pytest.raises(openai.NotFoundError):
                 await call(one, conversation_id=talk.id)
         assert texts(await sdk.conversations.items.list(talk.id, order="asc")) == ["0", "2", "3", "4"]
+
+
+async def test_an_empty_page_of_items_has_ids_as_the_sdk_declares_them(served: Served) -> None:
+    talk = (await served.post(PATH, {})).json()["id"]
+
+    for page in (await served.get(f"{PATH}/{talk}/items"), await served.post(f"{PATH}/{talk}/items", {"items": []})):
+        read = ConversationItemList.model_validate(page.json(), strict=True)
+        assert (read.data, read.first_id, read.last_id, read.has_more) == ([], "", "", False)
 
 
 async def test_concurrent_changes_are_all_kept(served: Served) -> None:

@@ -125,7 +125,17 @@ async def test_a_hosted_tool_is_refused_by_name_unless_nothing_may_be_called(
 
 
 @pytest.mark.parametrize(
-    "field", [{"max_tool_calls": 0}, {"max_tool_calls": 3}, {"background": None}, {"background": False}]
+    ("field", "ignored"),
+    [
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
+        ({"max_tool_calls": None}, None),
+        ({"background": None}, None),
+        ({"background": False}, None),
+    ],
 )
-async def test_fields_without_an_effect_are_taken(served: Served, field: dict[str, Any]) -> None:
-    assert (await served.post(RESPONSES, {"model": "Qwen 3", "input": "What?", **field})).status_code == 200
+async def test_fields_without_an_effect_are_taken(served: Served, field: dict[str, Any], ignored: str | None) -> None:
+    answer = await served.post(RESPONSES, {"model": "Qwen 3", "input": "What?", **field})
+
+    assert answer.status_code == 200
+    assert answer.headers.get(IGNORED_HEADER) == ignored
