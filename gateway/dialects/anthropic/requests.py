@@ -17,13 +17,13 @@ from fairlane.gateway.dialects.anthropic.request_bodies import (
     ThinkingBody,
     ToolChoiceBody,
 )
-from fairlane.gateway.dialects.anthropic.tools import served_tools
+from fairlane.gateway.dialects.anthropic.tools import ClientTool, CustomTool
 from fairlane.gateway.dialects.anthropic.turns import turns_of
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, merge_turns, stated_fields
-from fairlane.gateway.dialects.openai.tools import Mode, ToolChoice, checked_choice
+from fairlane.gateway.dialects.openai.tools import Mode, ToolChoice, checked_choice, served_tools
 from fairlane.gateway.errors import invalid
 
 Display = Literal["hidden", "omitted", "shown"]
@@ -56,7 +56,10 @@ def parse_count(body: bytes, reading: Reading | None = None) -> MessagesRequest:
 
 def _prompt(body: PromptBody, reading: Reading) -> dict[str, Any]:
     may_call = body.tool_choice is None or body.tool_choice.type != "none"
-    tools = served_tools(body.tools or (), reading, may_call=may_call)
+    offered: list[CustomTool | ClientTool] = served_tools(
+        body.tools or (), "tools.[{index}]", reading, may_call=may_call
+    )
+    tools = tuple([tool.tool() for tool in offered])
     choice = checked_choice(tools, _choice(body.tool_choice), "name")
     system = "\n".join(block.text for block in body.system or () if not block.text.startswith(_ATTRIBUTION))
     turns = [Turn(role="system", content=system)] if system else []

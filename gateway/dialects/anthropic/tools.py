@@ -4,28 +4,15 @@ A tool that the caller runs comes without a schema, since Anthropic's models kno
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Text
-from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.tools import DirectCallers, Parameters, Tool
-from fairlane.gateway.errors import invalid
+from fairlane.gateway.dialects.openai.field_types import Fields, Identifier, Ignored, Text
+from fairlane.gateway.dialects.openai.tools import DirectCallers, Parameters, Tool, UnservedTool
 
 Json = dict[str, Any]
 _CLIENT = re.compile(r"(bash|text_editor|memory)_\d{8}")
-# The beginnings of the types of tools that Anthropic runs, or that need images.
-SERVER = (
-    "advisor",
-    "browser",
-    "code_execution",
-    "computer",
-    "mcp_toolset",
-    "tool_search_tool",
-    "web_fetch",
-    "web_search",
-)
 
 
 def _text(description: str) -> Json:
@@ -123,18 +110,21 @@ class ClientTool(Fields):
         return Tool(name=self.name, description=description, parameters=parameters, strict=bool(self.strict))
 
 
-class ServerTool(BaseModel):
+class ServerTool(UnservedTool):
     """A tool that is not served, such as one that Anthropic runs. It is refused unless no tool may be called."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True)
-    type: Annotated[str, Field(max_length=MAX_HINT_CHARS)]
-
-    @property
-    def refusal(self) -> str:
-        named = next((name for name in SERVER if self.type.startswith(name)), None)
-        if named is None:
-            return "has an unsupported type; use 'custom'."
-        return f"is `{named}`, which is not served: only tools that the caller runs are."
+    # Some run on the caller's side, but need images.
+    KNOWN = (
+        "advisor",
+        "browser",
+        "code_execution",
+        "computer",
+        "mcp_toolset",
+        "tool_search_tool",
+        "web_fetch",
+        "web_search",
+    )
+    SERVED = "'custom'"
 
 
 def _kind(tool: object) -> str:
@@ -150,18 +140,3 @@ AnyTool = Annotated[
     | Annotated[ServerTool, Tag("<server>")],
     Discriminator(_kind),
 ]
-
-
-def served_tools(
-    given: Sequence[CustomTool | ClientTool | ServerTool], reading: Reading, *, may_call: bool
-) -> tuple[Tool, ...]:
-    """Return the tools that the model may see. Raises ApiError for one that is not served, where it may be called."""
-    served = list[Tool]()
-    for index, tool in enumerate(given):
-        if not isinstance(tool, ServerTool):
-            served.append(tool.tool())
-        elif may_call:
-            raise invalid(f"tools.[{index}]", f"`tools.[{index}]` {tool.refusal}")
-        else:
-            reading.ignore("tools")
-    return tuple(served)

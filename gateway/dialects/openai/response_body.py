@@ -41,12 +41,11 @@ from fairlane.gateway.dialects.openai.response_tools import (
     ResponseAllowedTools,
     ResponseToolChoice,
     ResponseTools,
-    ServedTool,
     ToolNamespace,
     offered_tools_of,
 )
 from fairlane.gateway.dialects.openai.structures import JsonSchema
-from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice
+from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice, served_tools
 from fairlane.gateway.errors import invalid
 
 NEUTRAL_RESPONSE: Neutral = {
@@ -223,29 +222,16 @@ def _offered(
     asked: InputTokensBody, added: Sequence[AnyTool], reading: Reading | None
 ) -> list[tuple[Tool, CalledAs | None]]:
     """Return the body's tools, then those added by its input. Codex repeats them, so the last of one name counts."""
-    offered = list(offered_tools_of(_served(asked.tools or (), "tools.[{index}]", asked, reading)))
+    may_call = asked.tool_choice != "none"
+    offered = list(offered_tools_of(served_tools(asked.tools or (), "tools.[{index}]", reading, may_call=may_call)))
     if added:
         names = {tool.name for tool, _ in offered}
         more = {
             tool.name: (tool, called_as)
-            for tool, called_as in offered_tools_of(_served(added, "input", asked, reading))
+            for tool, called_as in offered_tools_of(served_tools(added, "input", reading, may_call=may_call))
         }
         offered += [each for name, each in more.items() if name not in names]
     return offered
-
-
-def _served(tools: Sequence[AnyTool], param: str, asked: InputTokensBody, reading: Reading | None) -> list[ServedTool]:
-    """Return the tools without those that OpenAI runs, which are only harmless where no tool may be called."""
-    served = list[ServedTool]()
-    for index, tool in enumerate(tools):
-        named = param.format(index=index)
-        if not isinstance(tool, HostedTool):
-            served.append(tool)
-        elif asked.tool_choice != "none":
-            raise invalid(named, f"`{named}` {tool.refusal}")
-        elif reading is not None:
-            reading.ignore("tools")
-    return served
 
 
 def _choice(asked: InputTokensBody, tools: Sequence[Tool]) -> ToolChoice:

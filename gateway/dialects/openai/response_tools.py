@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, Tag, ValidationInfo
+from pydantic import BeforeValidator, Field, PlainValidator, Tag, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.dialects.openai.field_types import MAX_HINT_CHARS, Fields, Identifier, Ignored, Off, Text
+from fairlane.gateway.dialects.openai.field_types import Fields, Identifier, Ignored, Off, Text
 from fairlane.gateway.dialects.openai.tools import (
     MAX_TOOLS,
     DirectCallers,
@@ -19,6 +19,7 @@ from fairlane.gateway.dialects.openai.tools import (
     Mode,
     TextInput,
     Tool,
+    UnservedTool,
     by_type,
     custom_tool,
 )
@@ -89,21 +90,6 @@ CalledTool = ResponseFunction | ResponseCustomTool
 
 
 _CALLED: dict[str, type[CalledTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
-# The beginnings of the types of OpenAI's tools: some end in a version.
-HOSTED = (
-    "apply_patch",
-    "code_interpreter",
-    "computer_use_preview",
-    "computer",
-    "file_search",
-    "image_generation",
-    "local_shell",
-    "mcp",
-    "programmatic_tool_calling",
-    "shell",
-    "tool_search",
-    "web_search",
-)
 
 
 def _called_tool(tool: object, info: ValidationInfo) -> CalledTool:
@@ -129,18 +115,24 @@ class ToolNamespace(Fields):
         return {**document, "tools": [tool.as_json() for tool in self.tools]}
 
 
-class HostedTool(BaseModel):
+class HostedTool(UnservedTool):
     """A tool that is not served, such as one that OpenAI runs. It is refused unless no tool may be called."""
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
-    type: Annotated[str, Field(max_length=MAX_HINT_CHARS)]
-
-    @property
-    def refusal(self) -> str:
-        named = next((name for name in HOSTED if self.type.startswith(name)), None)
-        if named is None:
-            return "has an unsupported type; use 'function', 'custom' or 'namespace'."
-        return f"is `{named}`, which is not served: only tools that the caller runs are."
+    KNOWN = (
+        "apply_patch",
+        "code_interpreter",
+        "computer_use_preview",
+        "computer",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+    )
+    SERVED = "'function', 'custom' or 'namespace'"
 
 
 ServedTool = CalledTool | ToolNamespace

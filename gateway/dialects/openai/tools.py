@@ -4,14 +4,23 @@
 which takes text, is to the model a function with one argument."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Identifier, Text, json_text, with_lists
+from fairlane.gateway.dialects.openai.field_types import (
+    MAX_HINT_CHARS,
+    Fields,
+    Hint,
+    Identifier,
+    Text,
+    json_text,
+    with_lists,
+)
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -25,6 +34,7 @@ MAX_TOOLS_CHARS = 1024 * 1024
 MAX_CALLS = 128
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
+_Tool = TypeVar("_Tool")
 Mode = Literal["none", "auto", "required"]
 # Only the model itself may call a tool.
 DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
@@ -121,6 +131,41 @@ class FunctionBody(Fields):
             parameters=self.parameters or NO_PARAMETERS,
             strict=bool(self.strict),
         )
+
+
+class UnservedTool(BaseModel):
+    """A tool that is not served, such as one that the API's maker runs. It is refused unless no tool may be called."""
+
+    model_config = ConfigDict(strict=True, frozen=True, hide_input_in_errors=True)
+    # Beginnings of the types of known ones: some end in a version.
+    KNOWN: ClassVar[tuple[str, ...]]
+    SERVED: ClassVar[str]
+    type: Annotated[str, Field(max_length=MAX_HINT_CHARS)]
+
+    @property
+    def refusal(self) -> str:
+        named = next((name for name in self.KNOWN if self.type.startswith(name)), None)
+        if named is None:
+            return f"has an unsupported type; use {self.SERVED}."
+        return f"is `{named}`, which is not served: only tools that the caller runs are."
+
+
+def served_tools(
+    tools: Iterable[_Tool | UnservedTool], param: str, reading: Reading | None, *, may_call: bool
+) -> list[_Tool]:
+    """Return the tools that are served. Raises ApiError for another one, where it may be called.
+
+    `param`: the field of a tool, in which `{index}` is its place."""
+    served = list[_Tool]()
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, UnservedTool):
+            served.append(tool)
+        elif may_call:
+            named = param.format(index=index)
+            raise invalid(named, f"`{named}` {tool.refusal}")
+        elif reading is not None:
+            reading.ignore("tools")
+    return served
 
 
 def by_type(*kinds: str) -> Discriminator:
