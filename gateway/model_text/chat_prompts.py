@@ -34,7 +34,8 @@ class ChatPrompts:
         read = frozenset[str]() if self._template is None else self._template.reads
         self._reads_tools = "tools" in read
         self._variables = TemplateVariables(read, allowed, may_reason=output_format.may_reason)
-        self._conversation = Conversation(card.chat_template or "", self._render, output_format.syntax)
+        fields = frozenset[str]() if self._template is None else self._template.fields
+        self._conversation = Conversation(card.chat_template or "", fields, self._render, output_format.syntax)
 
     def text(self, messages: Sequence[Turn], tools: Sequence[Tool], asked: Rendering) -> str:
         """Render a conversation up to the model's response, with the caller's text tainted.

@@ -53,6 +53,9 @@ class ChatTemplate:
             parsed = environment.parse(source)
             constants = [constant.value for constant in parsed.find_all(nodes.Const)]
             self._literals = frozenset(value for value in constants if isinstance(value, str))
+            attributes = [found.attr for found in parsed.find_all(nodes.Getattr)]
+            # Names of the fields that it may read, among other literals.
+            self.fields = self._literals.union(attributes)
             read = meta.find_undeclared_variables(parsed)
             # Names of the variables that it may read.
             self.reads = frozenset(read)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ from fairlane.gateway.model_text.strict_turns import (
 # OpenAI's roles → the roles that models know.
 _ROLES = {"developer": "system", "function": "tool"}
 _NINE = re.compile(r"length\s*(?:!=|==|<)\s*9\b")
-_TOOL_ROLE = re.compile(r"""['"]tool['"]""")
 _ID_LETTERS = string.ascii_letters + string.digits
 # Tools in a system turn, in the form that Hermes models learn.
 _TOOLS_TEXT = """\
@@ -84,14 +83,20 @@ _LATE_SYSTEM_PROBE = (
 class Conversation:
     """Converts messages for one chat template."""
 
-    def __init__(self, source: str, render: Callable[[list[dict[str, Any]]], str], syntax: CallSyntax) -> None:
-        """`source`: the template's. `render`: renders it, or raises TemplateRefusal. `syntax`: of calls as text, for
-        templates without support for calls."""
+    def __init__(
+        self,
+        source: str,
+        fields: Collection[str],
+        render: Callable[[list[dict[str, Any]]], str],
+        syntax: CallSyntax,
+    ) -> None:
+        """`source`: the template's; `fields`: the names of fields and other literals in it. `render`: renders it, or
+        raises TemplateRefusal. `syntax`: of calls as text, for templates without support for calls."""
         self._syntax = syntax
         self._short_ids = _NINE.search(source) is not None
-        self._reads_thinking = "thinking" in source and "reasoning_content" not in source
-        self._reads_calls = "tool_calls" in source
-        self._reads_results = _TOOL_ROLE.search(source) is not None
+        self._reads_thinking = "thinking" in fields and "reasoning_content" not in fields
+        self._reads_calls = "tool_calls" in fields
+        self._reads_results = "tool" in fields
         self._form = self._best_form(render) if self._reads_calls else _FORMS[0]
         self._takes_broken_calls = True
         self._takes_broken_calls = _FUNCTION in _probe(render, self._messages(_BROKEN_CALL_PROBE, self._form))

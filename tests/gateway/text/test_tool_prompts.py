@@ -70,6 +70,19 @@ def test_the_model_reads_its_earlier_calls_and_their_results(family: str) -> Non
         assert "{'" not in text
 
 
+def test_words_of_a_template_are_no_fields_that_it_reads() -> None:
+    words = "{# tool_calls, 'tool' #}thinking, tool_calls and 'tool'\n{% if thinking %}{% endif %}"
+    model = TextModel(replace(tool_card("no tools"), chat_template=words + "{{ messages | tojson }}"))
+    turns = [replace(TURNS[1], reasoning="Clouds.") if turn is TURNS[1] else turn for turn in TURNS]
+
+    text = Tokenizer.from_str(model.card.tokenizer_json).decode(list(model.chat_prompt(turns)))
+    told = json.loads(text[text.index("[") :])
+
+    assert [message["role"] for message in told] == ["user", "assistant", "user"]
+    assert '"city": "Köln"' in told[1]["content"]
+    assert told[1]["reasoning_content"] == "Clouds."
+
+
 def test_where_there_is_no_system_turn_the_user_tells_of_tools() -> None:
     strict = "{% if messages[0].role != 'user' %}{{ raise_exception('Users begin') }}{% endif %}" + CHATML
     model = TextModel(replace(tool_card("no tools"), chat_template=strict))
@@ -94,7 +107,7 @@ def test_calls_are_handed_over_as_a_template_takes_them(case: str) -> None:
         + FUSSY[case]
         + (
             "{% for c in m.tool_calls or [] %}{{ c.function.name }}{% set a = c.function.arguments %}"
-            "{{ a if a is string else a | tojson }}{% endfor %}{% endfor %}{# 'tool' #}"
+            "{{ a if a is string else a | tojson }}{% endfor %}{% endfor %}{% set roles = ['tool'] %}"
         )
     )
     model = TextModel(replace(tool_card("no tools"), chat_template=source))
@@ -159,10 +172,8 @@ def test_calls_and_results_without_ids_still_match() -> None:
 
 
 def test_a_result_has_the_name_of_what_was_called() -> None:
-    card = replace(
-        tool_card("Hermes"), chat_template="{% for m in messages %}{{ m.name }};{% endfor %}'tool' tool_calls"
-    )
-    model = TextModel(card)
+    source = "{% for m in messages %}{{ m.name }};{% endfor %}{% set known = ['tool', 'tool_calls'] %}"
+    model = TextModel(replace(tool_card("Hermes"), chat_template=source))
 
     prompt = model.chat_prompt([*TURNS, Turn(role="function", content="noon", name="time")])
 
