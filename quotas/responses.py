@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import Literal
+from weakref import WeakValueDictionary
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import Seal, close_compressed, open_compressed
@@ -14,8 +15,14 @@ from fairlane.quotas.scripts import Database, Redis
 
 # Per tenant.
 MOST_RESPONSES = 10_000
-# Concurrent changes of one content that a change may lose to.
+# Changes of one content that wait for each other.
+MOST_WAITING = 128
+# Concurrent changes of one content, by other processes, that a change may lose to.
 _MOST_TRIES = 32
+
+
+class _Turns(asyncio.Lock):
+    taken = 0
 
 
 class KeptResponses:
@@ -37,6 +44,8 @@ class KeptResponses:
         self._most_bytes = most_bytes
         self._most_response_bytes = most_response_bytes
         self._most_responses = most_responses
+        # Changes take turns, by the content's place, because they would lose to each other.
+        self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()
 
     async def keep(self, root: str, tenant: str, response_id: str, content: bytes) -> bool:
         """Store a response; False if it is too large or storage is off."""
@@ -50,7 +59,21 @@ class KeptResponses:
     async def change(
         self, root: str, tenant: str, response_id: str, change: Callable[[bytes], bytes]
     ) -> Literal["kept", "gone", "full", "contended"]:
-        """Replace stored content by what `change` makes of it. `change` may be called again on its own result."""
+        """Replace stored content by what `change` makes of it. `change` is called again if another process made a
+        change meanwhile."""
+        turns = self._turns.setdefault(_place(root, tenant, response_id), _Turns())
+        if turns.taken >= MOST_WAITING:
+            return "contended"
+        turns.taken += 1
+        try:
+            async with turns:
+                return await self._change(root, tenant, response_id, change)
+        finally:
+            turns.taken -= 1
+
+    async def _change(
+        self, root: str, tenant: str, response_id: str, change: Callable[[bytes], bytes]
+    ) -> Literal["kept", "gone", "full", "contended"]:
         name, place, seal = _name(response_id), _place(root, tenant, response_id), Seal(response_id)
         bounds = (self._ttl_ms, self._most_bytes, self._most_responses)
 

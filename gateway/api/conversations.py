@@ -179,21 +179,23 @@ class Conversations:
     ) -> KeptConversation:
         """Change a conversation, also if others change it at the same time, and return it."""
         caller, conversation_id = context.caller, context.path_params["conversation"]
-        changed = await self._found(context)
+        changed: KeptConversation | None = None
 
         def encoded(content: bytes) -> bytes:
             nonlocal changed
             changed = change(read_conversation(content))
             return msgspec.json.encode(changed)
 
-        outcome = await self.stored.kept.change(caller.root, caller.account, conversation_id, encoded)
-        if outcome == "gone":
+        if not conversation_id.startswith(CONVERSATION):
             raise not_found("conversation")
+        outcome = await self.stored.kept.change(caller.root, caller.account, conversation_id, encoded)
         if outcome == "full":
             raise _too_large()
         if outcome == "contended":
             message = "Too many calls change this conversation at the same time."
             raise ApiError(message, "concurrency_limit_exceeded", retry_after_s=1.0)
+        if changed is None or outcome == "gone":
+            raise not_found("conversation")
         return changed
 
 

@@ -1,12 +1,14 @@
 """Responses that are kept: for their tenant alone, for a while, and bounded."""
 
+import asyncio
 import random
+from collections import Counter
 
 import pytest
 import redis.asyncio
 
 from fairlane.quotas.erasure import DeletedTenant, TenantErasure
-from fairlane.quotas.responses import KeptResponses
+from fairlane.quotas.responses import MOST_WAITING, KeptResponses
 from fairlane.quotas.scripts import Database
 from tests.support.quotas.house import START_MS, clock_lua, set_clock
 
@@ -147,3 +149,32 @@ async def test_a_store_that_evicted_the_index_keeps_responses_again(store: "redi
 
     assert await shelf.put("resp_2") == [True]
     assert await shelf.found("resp_2") == ["resp_2"]
+
+
+async def test_changes_of_one_content_take_turns(shelf: Shelf) -> None:
+    await shelf.put("conv_1", content=b"")
+    made: list[bytes] = []
+
+    async def add(letter: bytes) -> str:
+        def change(content: bytes) -> bytes:
+            made.append(letter)
+            return content + letter
+
+        return await shelf.change("root", "acme", "conv_1", change)
+
+    outcomes = Counter(await asyncio.gather(*[add(b"%d" % (number % 10)) for number in range(MOST_WAITING + 5)]))
+
+    assert outcomes == {"kept": MOST_WAITING, "contended": 5}
+    assert await shelf.read("root", "acme", "conv_1") == b"".join(made)
+    assert len(made) == MOST_WAITING  # none was made twice
+
+
+async def test_a_change_is_made_again_where_another_gateway_was_faster(shelf: Shelf) -> None:
+    await shelf.put("conv_1", content=b"")
+    others = [Shelf(shelf.client) for _ in range(4)]
+
+    async def add(at: Shelf, letter: bytes) -> str:
+        return await at.change("root", "acme", "conv_1", lambda content: content + letter)
+
+    assert {*await asyncio.gather(*[add(at, b"x") for at in others * 5])} == {"kept"}
+    assert await shelf.read("root", "acme", "conv_1") == b"x" * 20
