@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from fairlane.gateway.errors import invalid
+from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.thread_turns import ThreadTurns
 from fairlane.gateway.media import base64s
@@ -76,11 +76,16 @@ class Media:
         if len(sources) > self._limits.max_media:
             one = sources[self._limits.max_media]
             raise invalid(one.param, f"A request may have at most {self._limits.max_media} images and sounds.")
+        reading: list[asyncio.Task[MediaItem]] = []
+        refusals: list[ApiError] = []
         try:
             async with asyncio.TaskGroup() as group:
-                reading = [group.create_task(self._read(each, tenant, hold)) for each in sources]
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+                reading += [group.create_task(self._read(each, tenant, hold)) for each in sources]
+        except* ApiError as failed:
+            refusals = [each for each in failed.exceptions if isinstance(each, ApiError)]
+        if refusals:
+            reading.clear()  # these and the frames of the traceback would keep the data until the next collection
+            raise _bare(refusals.pop(0))
         return [each.result() for each in reading]
 
     async def _read(self, source: MediaSource, tenant: str, hold: Callable[[int], None]) -> MediaItem:
@@ -104,6 +109,11 @@ class Media:
     async def _run(self, tenant: str, count: int, work: Callable[[], T]) -> T:
         """Run `work` on this many bytes, in a thread if they are many, so that streams are served meanwhile."""
         return work() if count <= LARGE_BODY_BYTES else await self._turns.run(tenant, work)
+
+
+def _bare(error: ApiError) -> ApiError:
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _item(data: bytes, kind: Kind | None, max_pixels: int) -> MediaItem:

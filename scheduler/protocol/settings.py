@@ -43,7 +43,7 @@ _ADMIN_KEY_RULE = (
 
 _ORIGIN = re.compile(r"[*]|https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
 # The host itself: `*`, a name, or an address.
-_HOST = re.compile(r"(https?://)?([*]|([*][.])?[a-z0-9_-]+([.][a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[1-9]\d{0,4})?")
+_HOST = re.compile(r"(https?://)?([*]|([*][.])?[a-z0-9_-]+([.][a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:(?P<port>\d{1,5}))?")
 
 
 class ByteSize(int):
@@ -90,7 +90,8 @@ class Hosts(tuple[str, ...]):
     @classmethod
     def of(cls, listed: Iterable[str]) -> "Hosts":
         hosts = cls(each.strip().lower() for each in listed)
-        if not all(_HOST.fullmatch(each) for each in hosts):
+        found = [_HOST.fullmatch(each) for each in hosts]
+        if not all(each and 0 < int(each["port"] or 443) < 65_536 for each in found):
             raise ValueError("expected hosts such as images.example.com, *.example.com, http://10.0.0.7:9000 or *")
         return hosts
 

@@ -1,9 +1,11 @@
 """Media that requests contain: base64 within bounds, formats and pixels by the first bytes."""
 
 import base64
+import gc
 import hashlib
 import io
 import random
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -18,6 +20,7 @@ from fairlane.gateway.media.formats import Kind, format_of
 from fairlane.gateway.media.reader import Media, MediaItem, MediaLimits, MediaSource
 from fairlane.gateway.media.refusal import MediaRefused
 from tests.gateway.media import files
+from tests.support.gateway.served import until
 
 pytestmark = pytest.mark.anyio
 PARAM = "messages.0.content.1.image_url"
@@ -245,6 +248,24 @@ async def test_a_request_has_a_bound_of_media() -> None:
     with pytest.raises(ApiError, match="at most 3") as error:
         await media.read(sources, "acme", lambda _: None)
     assert error.value.param == "messages.3"
+
+
+async def test_a_refused_request_is_freed_at_once() -> None:
+    data = files.png() + b"\0" * 3_000_000
+    large = MediaSource(f"data:;base64,{encoded(data)}", PARAM)
+    sources = [large, large, MediaSource(f"data:;base64,{encoded(data[1:])}", PARAM)]
+    media = Media(MediaLimits())
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            with pytest.raises(ApiError):
+                await media.read(sources, "acme", lambda _: None)
+        await until(lambda: tracemalloc.get_traced_memory()[0] < 1_000_000)  # a thread may just be ending
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 async def test_decoded_bytes_count_for_the_tenant() -> None:

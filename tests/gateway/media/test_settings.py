@@ -30,7 +30,16 @@ def test_hosts_are_a_list_or_words_with_commas() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["https://a.example/", "a.example/x", "ftp://a.example", "a.*.example", "u@a.example", "a.example:0", "ü.example"],
+    [
+        "https://a.example/",
+        "a.example/x",
+        "ftp://a.example",
+        "a.*.example",
+        "u@a.example",
+        "a.example:0",
+        "a.example:65536",
+        "ü.example",
+    ],
 )
 def test_what_is_no_host_stops_the_start(wrong: str) -> None:
     with pytest.raises(SettingsError, match=r"gateway\.media_hosts"):
