@@ -56,7 +56,7 @@ test-engines: $(VENV)/.dev $(VENV)/.engines ## The tests of the whole system bef
 	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 --timeout 1800 \
 		tests/system/sdk $(addprefix tests/system/test_,budget.py examples.py faults.py prefix.py serve.py trace.py)
 
-clients: $(VENV)/.clients ## What examples/clients/ use, frameworks and coding agents, so that `make test-all` runs them: 3 GB
+clients: $(VENV)/.clients ## What examples/clients/ use, frameworks and coding agents, so that `make test-all` runs them: 4 GB
 
 bench-engine: $(VENV)/.dev ## The engine beside others
 	$(BIN)/python -m benchmarks.engine
@@ -104,9 +104,10 @@ $(VENV)/.tools: $(BIN)/python
 $(VENV)/.clients: $(BIN)/python examples/clients/requirements.txt $(wildcard tests/system/clients/requirements/*) tests/system/clients/package.json
 	$(PYTHON) -m venv $(VENV)/clients
 	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --quiet --requirement examples/clients/requirements.txt
-	for each in frameworks aider proxy; do \
+	for each in frameworks aider proxy open_webui; do \
 		$(PYTHON) -m venv $(VENV)/clients/$$each && $(VENV)/clients/$$each/bin/python -m pip --disable-pip-version-check \
 			install --quiet --requirement tests/system/clients/requirements/$$each.txt || exit 1; done
+	$(VENV)/clients/open_webui/bin/python -m pip --disable-pip-version-check install --quiet --no-deps open-webui==0.12.4
 	if command -v npm; then npm install --silent --no-audit --no-fund --prefix $(VENV)/clients/agents --install-links ./tests/system/clients; fi \
 		|| echo "without Claude Code, Codex and opencode"
 	touch $@

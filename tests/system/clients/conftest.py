@@ -19,6 +19,7 @@ CLIENTS = ROOT / ".venv" / "clients"
 MODEL = "scripted"
 SAID = "It printed fair-lane."
 ECHO = {"command": "echo fair-lane"}
+WEATHER = {"location": "Paris", "sky": "sunny"}
 # Arguments of the tools that clients offer.
 CALLS: dict[str, dict[str, Any]] = {
     "Bash": {**ECHO, "description": "Print a word"},
@@ -30,12 +31,18 @@ CALLS: dict[str, dict[str, Any]] = {
     "greeting_generator": {"answer_style": "pirate"},
     "unicode_customer": {"customer_name": "你好啊集团 こんにちは株式会社", "description": "IT"},
     "get_weather": {"location": "Paris"},
+    "Weather": WEATHER,
+    "PartialWeather": WEATHER,
 }
 ANSWERS = {
     "Print it from hello.py": "hello.py\n```\nprint('fair-lane')\n```",
     "'setup' and": '{"setup": "Why?", "punchline": "Because."}',
+    # Open WebUI's tasks, and its tools by prompt.
+    "JSON format: ": '{"title": "Weather", "tags": ["weather"], "follow_ups": ["And then?"]}',
+    "Query: ": '{"tool_calls": [{"name": "get_weather", "parameters": {"location": "Paris"}}]}',
 }
 RUN_S = 120.0
+Installed = Callable[[str], Path]
 
 
 @dataclass
@@ -65,8 +72,13 @@ async def agents(file_url: str) -> AsyncIterator[Agents]:
         yield Agents(opened.url, await opened.tenant(), opened.worker)
 
 
+def environ(agents: Agents) -> dict[str, str]:
+    """Return the variables by which OpenAI's SDKs, and what is built on them, find the gateway."""
+    return {"OPENAI_BASE_URL": f"{agents.url}/v1", "OPENAI_API_KEY": agents.key, "OPENAI_MODEL": MODEL}
+
+
 @pytest.fixture(scope="session")
-def installed() -> Callable[[str], Path]:
+def installed() -> Installed:
     """Return a program of `make clients` by its place there, or skip the test."""
 
     def installed(name: str) -> Path:

@@ -1,16 +1,14 @@
 """Coding agents as npm brings them: each asks, runs the tool that the model calls, and answers from its result."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.system.clients.conftest import MODEL, SAID, Agents
+from tests.system.clients.conftest import MODEL, SAID, Agents, Installed
 
 pytestmark = [pytest.mark.system, pytest.mark.thorough, pytest.mark.anyio]
 ASKED = "Please print fair-lane."
-Installed = Callable[[str], Path]
 
 
 async def test_claude_code(agents: Agents, installed: Installed, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from shutil import copy
 from subprocess import DEVNULL
@@ -13,18 +13,13 @@ import pytest
 from anyio import fail_after, open_process, sleep
 
 from tests.support.ports import free_port
-from tests.system.clients.conftest import MODEL, SAID, Agents
+from tests.system.clients.conftest import MODEL, SAID, Agents, Installed, environ
 
 pytestmark = [pytest.mark.system, pytest.mark.thorough, pytest.mark.anyio]
 HERE = Path(__file__).parent
 PROXY_KEY = "sk-proxy"
 # Of LangChain's 50 standard tests five need files from the internet (images, PDFs, sound), and one its recordings.
 LANGCHAIN_PASSES = 44
-Installed = Callable[[str], Path]
-
-
-def environ(agents: Agents) -> dict[str, str]:
-    return {"OPENAI_BASE_URL": f"{agents.url}/v1", "OPENAI_API_KEY": agents.key, "OPENAI_MODEL": MODEL}
 
 
 async def test_langchains_standard_tests(agents: Agents, installed: Installed, tmp_path: Path) -> None:
