@@ -108,6 +108,7 @@ class FleetCache:
     models: Mapping[str, ServedModel] = field(default_factory=dict, init=False)
     workers: list[WorkerStatus] = field(default_factory=list, init=False)
     longest_context: int | None = field(default=None, init=False)
+    takes_media: bool = field(default=False, init=False)
     _refreshed_at: float = field(default=-STALE_AFTER_S, init=False)
     # Until then, workers of the last read count without a heartbeat.
     _expected_until_s: float = field(default=-STALE_AFTER_S, init=False)
@@ -186,6 +187,7 @@ class FleetCache:
         }
         self.workers, self._queues, self._refreshed_at = workers, queues, self.clock()
         self.longest_context = max((model.context_length for model in self.models.values()), default=None)
+        self.takes_media = any(model.text.card.media_forms for model in self.models.values())
         known = {entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers}
         self._texts = {sha256: text for sha256, text in self._texts.items() if sha256 in known}
         self._refused &= known

@@ -23,6 +23,7 @@ from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import PromptTooLong
 from fairlane.gateway.pipeline.context import Bounds, RequestContext
 from fairlane.gateway.pipeline.fitting import allowed_model
+from fairlane.gateway.pipeline.media_desk import with_media
 from fairlane.gateway.pipeline.prepare import ignored_header
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
@@ -128,5 +129,8 @@ class TextEndpoints:
 def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody, reading: Reading) -> Tokens:
     if isinstance(asked, TokenizeTextBody):
         return model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
-    [prompt] = CHAT.prompts(model.text, read_chat(asked, reading).fitted(model.longest))
+    request = read_chat(asked, reading)
+    if reading.found.given:
+        request = with_media(request, reading, {})
+    [prompt] = CHAT.prompts(model.text, request.fitted(model.longest))
     return prompt

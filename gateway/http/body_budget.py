@@ -180,6 +180,8 @@ class BodyRoom:
     cap_bytes: int
     # In tokens; None while no model is known.
     longest_context: Callable[[], int | None]
+    # Whether a model takes media, so that bodies are larger than its context's tokens.
+    takes_media: Callable[[], bool] = lambda: False
     _turns: ThreadTurns = field(default_factory=ThreadTurns)
     _huge_turns: ThreadTurns = field(default_factory=ThreadTurns)
 
@@ -198,7 +200,7 @@ class BodyRoom:
 
     def most_bytes(self, prompts: int) -> int:
         context = self.longest_context()
-        if context is None:
+        if context is None or self.takes_media():
             return self.cap_bytes
         return min(self.cap_bytes, AROUND_BYTES + prompts * context * BYTES_PER_TOKEN)
 

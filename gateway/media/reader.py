@@ -45,7 +45,7 @@ class MediaSource:
     is_base64: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class MediaItem:
     """Media that were read."""
 

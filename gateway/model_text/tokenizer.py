@@ -5,6 +5,7 @@ from functools import cached_property
 
 from tokenizers import Tokenizer
 
+from fairlane.gateway.dialects.media_marks import NO_MEDIA, Media
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering
 from fairlane.gateway.dialects.openai.requests import Prompt, Turn
 from fairlane.gateway.dialects.openai.tools import Tool
@@ -17,6 +18,7 @@ from fairlane.gateway.model_text.fill_in import find_fill_in
 from fairlane.gateway.model_text.template_taint import given
 from fairlane.gateway.model_text.token_stream import TokenStream
 from fairlane.gateway.model_text.vocabulary import Vocabulary
+from fairlane.scheduler.protocol.media import media_id
 from fairlane.scheduler.protocol.messages import ModelCard
 
 _TAIL_TOKENS = 64
@@ -76,10 +78,15 @@ class TextModel:
         tools: Sequence[Tool] = (),
         asked: Rendering = USUAL_RENDERING,
         last: int | None = None,
+        media: Media = NO_MEDIA,
     ) -> tuple[int, ...]:
         """Return the tokens of a conversation up to the model's response; the caller's text produces no control tokens.
-        `last`: keep only that many. Raises ApiError as `ChatPrompts.text` does, PromptTooLong."""
-        return self._controlled(self._chat.text(messages, tools, asked), asked.is_marked, last)
+        `last`: keep only that many. `media`: of the conversation. Raises ApiError as `ChatPrompts.text` does,
+        PromptTooLong."""
+        text = self._chat.text(messages, tools, asked)
+        if media.read:
+            return self._with_media(text, media, marked=asked.is_marked)
+        return self._controlled(text, asked.is_marked, last)
 
     def unread(self, asked: Rendering) -> Iterator[str]:
         """Yield the hints that have no effect on this model's prompts, by field."""
@@ -159,6 +166,18 @@ class TextModel:
             before, after = self._marks
             ids = (*before, *ids, *after)
         return _ending(ids, last)
+
+    def _with_media(self, text: str, media: Media, *, marked: bool) -> tuple[int, ...]:
+        forms, ids = self.card.media_forms, list[int]()
+        for piece, medium in media.pieces(text):
+            ids += self._control.encode(self._bounded(piece, None))
+            if medium is not None:
+                form = forms[medium.item.kind]
+                ids += (*form.before, *[media_id(medium.digest)] * medium.tokens, *form.after)
+            if len(ids) > self.card.context_length:
+                raise PromptTooLong(len(ids))
+        before, after = self._marks if marked else ((), ())
+        return (*before, *ids, *after)
 
     def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool], continued: str = "") -> OutputReader | None:
         if not self.output_format.needs_reader(tools):

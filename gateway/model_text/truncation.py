@@ -21,7 +21,8 @@ def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
     def prompt(place: int) -> tuple[int, ...] | PromptTooLong:
         try:
             head, first = shorter[place]
-            return text.chat_prompt([*head, *request.messages[first:]], request.offered_tools, request.rendering)
+            turns = [*head, *request.messages[first:]]
+            return text.chat_prompt(turns, request.offered_tools, request.rendering, media=request.media)
         except PromptTooLong as long:
             return long
 

@@ -1,12 +1,13 @@
 """One request's way through the gateway, in this order:
 
     prepare.py        parse, tokenize and plan it
+    media_desk.py     read its images and sounds, and have a worker measure them
     fitting.py        find its model, check its fields against it, and cut its output to the context
     constraints.py    combine its response format and its tools into one grammar
     admission.py      decide whether it is admitted, and with which guarantee
     prices.py         look up what its tokens cost
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
-    job_message.py    the message that a worker receives, with its seed (`seeds.py`)
+    job_message.py    the message that a worker receives
     delivery.py       deliver events to its jobs, and keep in touch with their queues
     streams.py        receive the tokens of its jobs over links from workers
     stream.py         turn tokens into text, report progress, and end the stream at a deadline

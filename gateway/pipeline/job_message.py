@@ -3,17 +3,18 @@
 import hashlib
 from array import array
 
+from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.prepare import Plan, Tokens
-from fairlane.gateway.pipeline.seeds import drawn_seed
-from fairlane.quotas.store import Reservation
+from fairlane.quotas.store import Once, Reservation
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.planner.kv.prefix_reuse import salted_group
 from fairlane.scheduler.protocol.messages import Job
 
 _FINGERPRINT_DIGITS = 16
+_SEED_BITS = 63
 
 
 def job_message(
@@ -34,7 +35,7 @@ def job_message(
         most = min(most, reservation.most_tokens)
         granted = min(most, reservation.granted_tokens)
     carried = CARRIED.get()
-    seed = drawn_seed(caller.once, number) if request.seed is None else request.seed
+    seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
     return Job(
         job_id=plan.ids[number],
         gateway_id=dispatcher.gateway_id,
@@ -46,6 +47,7 @@ def job_message(
         lane=level.lane.name,
         prompt=prompt,
         inputs=tuple(plan.inputs[number]) if plan.inputs else (),
+        media=request.media.spans(prompt) if request.media.read else (),
         n=request.n,
         max_tokens=most,
         granted_until=granted,
@@ -84,3 +86,12 @@ def _share_group(tenant: Tenant, salt: str) -> str:
 def _fingerprint(prompt: Tokens) -> str:
     """Fingerprint a prompt. A repeated request may have another prompt, if its template contains the date."""
     return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_FINGERPRINT_DIGITS]
+
+
+def _drawn_seed(once: Once | None, number: int) -> int:
+    """Return the seed of a prompt whose request states none: drawn by the gateway, so that any worker continues the
+    stream alike, and the same for each run under one idempotency key."""
+    if once is None:
+        return int(random_id(), 16) % (1 << _SEED_BITS)
+    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
+    return int.from_bytes(digest) % (1 << _SEED_BITS)

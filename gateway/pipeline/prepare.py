@@ -1,7 +1,7 @@
 """Prepares a request: parses, tokenizes, sets its terms and admits it. Nothing is reserved, and no store is used."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Generic, TypeVar
@@ -37,6 +37,7 @@ from fairlane.gateway.pipeline.fitting import (
     pack_inputs,
     wrong_kind,
 )
+from fairlane.gateway.pipeline.media_desk import MediaDesk, with_media
 from fairlane.gateway.request.live_request import LiveJob, job_ids
 from fairlane.gateway.request.service_level import (
     CLASS_HEADER,
@@ -81,7 +82,7 @@ class Kind(Generic[Generation]):
 def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
     """Return the one prompt of a conversation. Raises as `chat_prompt` does."""
     last = request.truncate_prompt_tokens
-    return [text.chat_prompt(request.messages, request.offered_tools, request.rendering, last)]
+    return [text.chat_prompt(request.messages, request.offered_tools, request.rendering, last, request.media)]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -173,6 +174,7 @@ class Preparer:
     room: BodyRoom
     grammars: GrammarChecker
     trace: TraceRecorder
+    media: MediaDesk
     # Of tenants that state nothing else.
     unknown_fields: UnknownFields = "ignore"
     # Of images in the results of tools; else the model reads that they are omitted.
@@ -282,15 +284,22 @@ class Preparer:
         unknown = unknown_fields(context.headers) or tenant.unknown_fields or self.unknown_fields
         return Reading(self.room.most_token_ids(prompts), unknown == "refuse", self.refuses_images)
 
-    def understand(
+    async def understand(
         self, kind: Kind[Generation], body: bytes, context: RequestContext
-    ) -> Awaitable[tuple[Generation, ServedModel, list[Tokens]]]:
-        read_bytes = len(body) + kind.carried_bytes
-        return self.room.run(context.caller.tenant_id, read_bytes, partial(self._understand, kind, body, context))
+    ) -> tuple[Generation, ServedModel, list[Tokens]]:
+        """Parse and tokenize a body, after its media were read and measured. Raises ApiError."""
+        tenant, count, room = context.caller.tenant_id, len(body) + kind.carried_bytes, self.room
+        request, model, found = await room.run(tenant, count, partial(self._understand, kind, body, context))
+        if found is not None:
+            return request, model, found
+        request = await self.media.read(request, model, context)
+        request, prompts = await room.run(tenant, count, partial(self._prompted, kind, request, model))
+        return request, model, prompts
 
     def _understand(
         self, kind: Kind[Generation], body: bytes, context: RequestContext
-    ) -> tuple[Generation, ServedModel, list[Tokens]]:
+    ) -> tuple[Generation, ServedModel, list[Tokens] | None]:
+        """Return no prompts if media must be read first."""
         reading = self.reading(context, kind.most_prompts)
         request = kind.parse(body, reading)
         model = allowed_model(self.fleet_cache, request.model, context.caller)
@@ -299,12 +308,22 @@ class Preparer:
         if isinstance(request, ChatRequest):
             for name in model.text.unread(request.rendering):
                 reading.ignore(name)
+            if reading.found.given:
+                request = with_media(request, reading, model.text.card.media_forms)
         if request.close_json and not model.text.closes_json:
             reading.ignore("close_json")
             request = msgspec.structs.replace(request, close_json=False)
         if reading.ignored:
             request = msgspec.structs.replace(request, ignored=tuple(reading.ignored))
         request = request.fitted(model.longest)
+        if request.media.given:
+            return request, model, None
+        request, prompts = self._prompted(kind, request, model)
+        return request, model, prompts
+
+    def _prompted(
+        self, kind: Kind[Generation], request: Generation, model: ServedModel
+    ) -> tuple[Generation, list[Tokens]]:
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
@@ -323,7 +342,7 @@ class Preparer:
             request = msgspec.structs.replace(request, draw={**request.draw, "bad_words": words})
         if usual := model.text.usual_draw:
             request = msgspec.structs.replace(request, draw={**usual, **request.draw})
-        return request, model, prompts
+        return request, prompts
 
 
 def _span_attributes(

@@ -4,7 +4,7 @@ A stream belongs to one lease. The latest lease that opened a job has it: its ep
 the stream that it replaces are refused. A job without a stream waits for one."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fairlane.gateway.errors import internal_error
@@ -31,6 +31,8 @@ from fairlane.scheduler.queue.shards import queue_of
 
 log = logging.getLogger(__name__)
 
+OfMedia = Callable[[Link, Fetch | Measured], Sequence[ToWorker]]
+
 
 @dataclass(slots=True, eq=False)
 class JobStream:
@@ -51,8 +53,10 @@ class JobStream:
 class JobStreams:
     """All streams of one gateway process: the peer of its `LinkListener`."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, of_media: OfMedia = lambda link, message: ()) -> None:
+        """`of_media` takes messages about media, and returns the answers."""
         self._dispatcher = dispatcher
+        self._of_media = of_media
         self._streams: dict[Link, dict[int, JobStream]] = {}
         # Links that ended while they had streams; an idle link is closed by its worker.
         self.lost_links = 0
@@ -65,7 +69,9 @@ class JobStreams:
             if isinstance(message, Open):
                 answers.append(self._open(link, streams, message))
             elif (stream := streams.get(message.stream)) is None:
-                if not isinstance(message, Left | Fetch | Measured):
+                if isinstance(message, Fetch | Measured):
+                    answers += self._of_media(link, message)
+                elif not isinstance(message, Left):
                     answers.append(Refused(message.stream))
             elif isinstance(message, Left):
                 self._detach(stream)

@@ -11,9 +11,12 @@ import redis.asyncio
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.elections import Elections
 from fairlane.gateway.fleet import FleetCache, StoredFleet
+from fairlane.gateway.http.body_budget import BodyBudget
+from fairlane.gateway.media.reader import Media
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline.admission import AllOpenRequests
 from fairlane.gateway.pipeline.delivery import Dispatcher, QueueConnections
+from fairlane.gateway.pipeline.media_desk import MediaDesk
 from fairlane.gateway.pipeline.queue_watch import QueueWatch
 from fairlane.gateway.pipeline.streams import JobStreams
 from fairlane.gateway.runtime.setup import Setup, background
@@ -38,7 +41,8 @@ DROP_FUNCTIONS_EVERY_S = 3_600.0
 class Fleet:
     """The fleet as this gateway sees it, and its link to each queue."""
 
-    def __init__(self, setup: Setup, stores: Stores) -> None:
+    def __init__(self, setup: Setup, stores: Stores, bodies: BodyBudget) -> None:
+        """`bodies`: what the media of requests count against."""
         settings, gateway_id, telemetry = setup.settings, setup.gateway_id, setup.telemetry
         section = settings.gateway
         self._stores = stores
@@ -59,7 +63,10 @@ class Fleet:
         self.dispatcher = Dispatcher(
             gateway_id, self._open_link, self.open_requests, kept_s=kept_s, is_elected=is_elected
         )
-        streams = JobStreams(self.dispatcher)
+        self.media = MediaDesk(
+            gateway_id=gateway_id, registry=self.registry, reader=Media(settings.media_limits), bodies=bodies
+        )
+        streams = JobStreams(self.dispatcher, self.media.received)
         self._links = LinkListener(gateway_id, self.registry.link_secret, streams)
         port = section.link_port + setup.process if section.link_port else 0
         self._link_host, self._link_port = section.link_host, port
@@ -118,7 +125,7 @@ class Fleet:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         try:
-            self.dispatcher.address = await self._listen()
+            self.dispatcher.address = self.media.address = await self._listen()
         except OSError as error:
             raise SettingsError(f"setting gateway.link_host or gateway.link_port: {error.strerror}") from error
         with suppress(*STORE_ERRORS):

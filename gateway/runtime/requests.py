@@ -49,6 +49,7 @@ class Requests:
         self.body_room = BodyRoom(
             min(section.max_body_bytes, section.tenant_body_bytes, ports.bodies.most_large_bytes),
             lambda: fleet.cache.longest_context,
+            lambda: fleet.cache.takes_media,
         )
         self._grammars = GrammarChecker()
         preparer = Preparer(
@@ -59,6 +60,7 @@ class Requests:
             self.body_room,
             self._grammars,
             insight.trace,
+            fleet.media,
             unknown_fields=section.unknown_fields,
             refuses_images=section.images_in_tool_results == "refuse",
             cuts_output=section.max_tokens_beyond_context == "cut",

@@ -58,7 +58,7 @@ class Resources:
         self.ports = Ports(settings, self.telemetry)
         self.stores = stores = Stores(settings, modes, self.telemetry)
         self.accounts = accounts = Accounts(setup, stores, modes, slicing)
-        self.fleet = fleet = Fleet(setup, stores)
+        self.fleet = fleet = Fleet(setup, stores, self.ports.bodies)
         self.insight = insight = Insight(setup, stores, fleet)
         self.requests = Requests(setup, stores, accounts, fleet, insight, self.ports, self.refusal)
         self.batches = Batches(setup, stores, accounts, fleet, self.requests, lambda: self._draining)

@@ -26,6 +26,7 @@ import msgspec
 
 from fairlane.scheduler.protocol.block_map import BlockMap, WatchBlocks
 from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.media import MeasureMedia
 from fairlane.scheduler.protocol.messages import Control, Drain, ForgetPrompts, ModelCard, Undrain, WorkerStatus, encode
 from fairlane.scheduler.queue.keys import STREAM_LENGTH, control_stream
 from fairlane.scheduler.queue.types import RECORD_TTL_MS, LaneDepth
@@ -201,6 +202,10 @@ class RedisRegistry:
     async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
         """Ask a worker of a queue to publish its block map each second, for `for_ms`."""
         await self._send(queue, worker_id, WatchBlocks(for_ms=for_ms))
+
+    async def measure_media(self, queue: str, worker_id: str, message: MeasureMedia) -> None:
+        """Ask a worker of a queue to measure an item, which it fetches from its gateway."""
+        await self._send(queue, worker_id, message)
 
     async def show_blocks(self, blocks: BlockMap) -> None:
         """Publish a worker's block map; it expires after a few seconds."""

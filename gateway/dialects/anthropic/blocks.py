@@ -1,7 +1,7 @@
 """Content blocks on the wire: text, thinking, tool calls and their results, and what an earlier conversation with
 Anthropic's own models may contain.
 
-Images and files of the user are rejected by their position; those in the results of tools are omitted."""
+What a model does not read is rejected in the user's messages, and omitted from the results of tools."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -115,8 +115,17 @@ class ToolReferenceBlock(Fields):
         return f"[tool: {self.tool_name}]"
 
 
+class ImageBlock(Fields):
+    """An image."""
+
+    type: Annotated[Literal["image"], about("Type of this object")]
+    source: Annotated[Any, about("`base64` with `data`, or `url` with `url`")] = None
+    cache_control: Ignored = None
+    text: ClassVar[None] = None
+
+
 class OtherBlock(Fields):
-    """A block that is not text: refused, or omitted from the results of tools."""
+    """A block of a kind that no model reads: refused, or omitted from the results of tools."""
 
     type: Annotated[Hint, about("Type of this object")]
     text: ClassVar[None] = None
@@ -165,6 +174,7 @@ ReadBlock = Annotated[
     | Annotated[DocumentBlock, Tag("<document>")]
     | Annotated[SearchResultBlock, Tag("<search_result>")]
     | Annotated[ToolReferenceBlock, Tag("<tool_reference>")]
+    | Annotated[ImageBlock, Tag("<image>")]
     | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
     Discriminator(lambda block: tag if (tag := _tag(block)) in _READ else tag and "<other>"),
 ]
@@ -208,10 +218,10 @@ class CompactionBlock(Fields):
     cache_control: Ignored = None
 
 
-_READ = frozenset({"<text>", "<document>", "<search_result>", "<tool_reference>"})
+_READ = frozenset({"<text>", "<document>", "<search_result>", "<tool_reference>", "<image>"})
 _KINDS = frozenset(
     {"text", "thinking", "redacted_thinking", "tool_use", "tool_result", "document", "search_result", "tool_reference"}
-    | {"compaction"}
+    | {"compaction", "image"}
 )
 Block = Annotated[
     Annotated[TextBlock, Tag("<text>")]
@@ -225,6 +235,7 @@ Block = Annotated[
     | Annotated[SearchResultBlock, Tag("<search_result>")]
     | Annotated[ToolReferenceBlock, Tag("<tool_reference>")]
     | Annotated[CompactionBlock, Tag("<compaction>")]
+    | Annotated[ImageBlock, Tag("<image>")]
     | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
     Discriminator(_tag, custom_error_type="block", custom_error_message="must be an object with a type"),
 ]

@@ -7,6 +7,7 @@ from fairlane.gateway.dialects.anthropic.blocks import (
     Block,
     CompactionBlock,
     DocumentBlock,
+    ImageBlock,
     OtherBlock,
     RedactedThinkingBlock,
     SearchResultBlock,
@@ -18,13 +19,13 @@ from fairlane.gateway.dialects.anthropic.blocks import (
     ToolUseBlock,
 )
 from fairlane.gateway.dialects.anthropic.request_bodies import MessageBody
-from fairlane.gateway.dialects.openai.message_parts import omitted
+from fairlane.gateway.dialects.media_marks import Mark, Medium, joined, source_of
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import invalid
 
-_ReadBlock = TextBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock | OtherBlock
+_ReadBlock = TextBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock | ImageBlock | OtherBlock
 _ASSISTANT_BLOCKS = (
     TextBlock,
     ThinkingBlock,
@@ -32,6 +33,7 @@ _ASSISTANT_BLOCKS = (
     ToolUseBlock,
     ServerResultBlock,
     CompactionBlock,
+    ImageBlock,
     OtherBlock,
 )
 
@@ -43,23 +45,23 @@ def turns_of(message: MessageBody, index: int, reading: Reading) -> Iterator[Tur
 
 
 def _user_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
-    texts: list[str] = []
+    texts: list[str | Mark] = []
     has_results = False
     for place, block in enumerate(message.content):
         where = f"{param}.[{place}]"
         if message.role == "user" and isinstance(block, ToolResultBlock | ServerResultBlock):
             if texts:
-                yield Turn(role="user", content="\n".join(texts))
+                yield Turn(role="user", content=joined(texts))
             texts, has_results = [], True
             yield _result(block, where, reading)
         elif isinstance(block, TextBlock) or (message.role == "user" and isinstance(block, _ReadBlock)):
             # Claude Code adds what a tool read of a file after the tool's result.
             may_omit = has_results and isinstance(block, DocumentBlock)
-            texts.append(_text(block, where, reading, may_omit=may_omit))
+            texts.append(_part(block, where, reading, may_omit=may_omit))
         else:
             raise _misplaced(message, where)
     if texts or not has_results:
-        yield Turn(role=message.role, content="\n".join(texts))
+        yield Turn(role=message.role, content=joined(texts))
 
 
 def _assistant_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
@@ -71,7 +73,7 @@ def _assistant_turns(message: MessageBody, param: str, reading: Reading) -> Iter
             yield _assistant_turn(said)
             yield _result(block, f"{param}.[{place}]", reading)
             said = []
-        elif isinstance(block, OtherBlock):
+        elif isinstance(block, ImageBlock | OtherBlock):
             reading.ignore(f"{param}.{block.type}")
         else:
             said.append(block)
@@ -105,18 +107,16 @@ def _result(block: ToolResultBlock | ServerResultBlock, where: str, reading: Rea
         text = block.content
     else:
         parts = enumerate(block.content or ())
-        text = "\n".join([_text(part, f"{where}.content.[{at}]", reading, may_omit=True) for at, part in parts])
+        text = joined([_part(part, f"{where}.content.[{at}]", reading, may_omit=True) for at, part in parts])
     shown = f"Error: {text}" if block.is_error else text
     return Turn(role="tool", content=shown, tool_call_id=block.tool_use_id)
 
 
-def _text(block: _ReadBlock, where: str, reading: Reading, *, may_omit: bool) -> str:
+def _part(block: _ReadBlock, where: str, reading: Reading, *, may_omit: bool) -> str | Mark:
     if block.text is not None:
         return block.text
-    if not may_omit or reading.refuses_images:
-        raise invalid(where, f"`{where}`: this model reads only text; images, files and others are not supported.")
-    reading.ignore(f"{where}.{block.type}")
-    return omitted(block.type)
+    source = source_of("image", block.source, where) if isinstance(block, ImageBlock) else None
+    return reading.found.mark(Medium(param=where, type=block.type, source=source, may_omit=may_omit))
 
 
 def _misplaced(message: MessageBody, where: str) -> Exception:

@@ -2,8 +2,7 @@
 
     request_bodies.py   the fields of every request body, validated by pydantic
     field_types.py      field types that bodies share
-    tools.py            tools, tool choice and calls of all APIs: validated, and common parts of bodies
-    chat_tools.py       tools and tool choice of chats
+    tools.py            tools, tool choice and calls: on the wire and validated
     requests.py         the requests that bodies become, and their common fields
     chat_requests.py    converts the body of a chat
     rendering.py        how a conversation becomes a prompt: the effort, and fields for chat templates

@@ -1,10 +1,10 @@
 """Reads the body of a chat into a valid request."""
 
-from collections.abc import Sequence
 from typing import Any
 
+from fairlane.gateway.dialects.media_marks import Mark
 from fairlane.gateway.dialects.openai.chat_tools import read_functions
-from fairlane.gateway.dialects.openai.message_parts import Part, read_parts, unread
+from fairlane.gateway.dialects.openai.message_parts import Part, medium_of, read_parts
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
@@ -66,8 +66,12 @@ def _turn(message: Message, index: int, reading: Reading) -> Turn:
     role, content, thought = message.role, message.content, ""
     calls = _calls(message, index) if message.tool_calls or message.function_call is not None else ()
     if isinstance(content, list):
-        _check_media(content, role, f"messages.[{index}].content", reading)
-        content, thought = read_parts(content)
+        param, is_history = f"messages.[{index}].content", role not in _ASKING_ROLES
+
+        def place(part: Part) -> Mark:
+            return reading.found.mark(medium_of(part, param, may_omit=is_history))
+
+        content, thought = read_parts(content, place, is_history=is_history)
     elif content is None:
         if not calls and role != "assistant" and "content" not in message.model_fields_set:
             raise invalid(f"messages.[{index}].content", "`content` is required in a message of this role.")
@@ -85,14 +89,6 @@ def _turn(message: Message, index: int, reading: Reading) -> Turn:
         or message.thinking_blocks
         or None,
     )
-
-
-def _check_media(parts: Sequence[Part], role: str, param: str, reading: Reading) -> None:
-    is_history = role not in _ASKING_ROLES
-    for kind in unread(parts, is_history=is_history):
-        if not is_history or reading.refuses_images:
-            raise invalid(param, f"`{param}` contains a part that is not text; this model reads only text.")
-        reading.ignore(f"{param}.{kind}")
 
 
 def _calls(message: Message, index: int) -> tuple[ToolCall, ...]:

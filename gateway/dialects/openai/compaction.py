@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fairlane.gateway.dialects.media_marks import MediaFound
 from fairlane.gateway.dialects.openai.field_types import Hint, Text
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, CALLER_HINTS, Neutral
 from fairlane.gateway.dialects.openai.reading import Reading, checked
@@ -47,7 +48,8 @@ def parse_compaction(body: bytes, reading: Reading | None = None, *, stored: Sto
         raise invalid("input", "`input` or `previous_response_id` is required.")
     items = conversation(asked.input or [], asked.previous_response_id, stored)
     assert stored.closes is not None  # noqa: S101 - the endpoint always brings the seal
-    turns = turns_of(items, asked.instructions)
+    found = MediaFound() if reading is None else reading.found
+    turns = turns_of(items, asked.instructions, found, len(asked.input or ()))
     if not turns:
         raise invalid("input", "`input` contains nothing to summarize.")
     return CompactRequest(

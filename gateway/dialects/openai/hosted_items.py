@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from pydantic import ValidationInfo
 
 from fairlane.common.views import about
+from fairlane.gateway.dialects.media_marks import omitted
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, json_text
 from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
-from fairlane.gateway.dialects.openai.message_parts import omitted, readable
+from fairlane.gateway.dialects.openai.message_parts import readable
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.tools import ToolCall
 

@@ -1,11 +1,12 @@
-"""Parts of a message's content: text, thinking, and media, of which a text model reads only that it is missing."""
+"""Parts of a message's content: text, thinking and media."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from fairlane.gateway.dialects.media_marks import Mark, MediaFound, Medium, joined, omitted, source_of
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode
 
 _TEXT_KINDS = frozenset({"text", "input_text", "output_text", "refusal", "reasoning_text", "summary_text"})
@@ -15,15 +16,8 @@ _ASIDE_KINDS |= {"tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call"
 # Objects without text, and fields that say nothing to a model, in the results of other servers' tools.
 _UNREADABLE = frozenset({"image", "input_image", "computer_screenshot", "input_file", "input_audio", "audio"})
 _ASIDE = frozenset({"type", "cache_control", "citations", "file_id", "media_type", "page_age", "retrieved_at"})
-_MEDIA = ("image", "audio", "video", "document", "screenshot", "file")
 # Fields of a piece of thinking that may have its text.
 _THOUGHTS = ("text", "thinking", "summary", "reasoning")
-
-
-def omitted(kind: str) -> str:
-    """Return what a model reads in place of something other than text."""
-    noun = next((medium for medium in _MEDIA if medium in kind), "content")
-    return f"[{noun} omitted: this model reads text only]"
 
 
 def _thought(value: object) -> str:
@@ -45,7 +39,7 @@ Thought = Annotated[str, PlainValidator(_thought, json_schema_input_type=str | l
 
 
 class Part(Fields):
-    """One part of a message: text, thinking or media. Media is refused, or omitted from the results of tools."""
+    """One part of a message: text, thinking or media."""
 
     type: Hint
     text: Text | None = None
@@ -89,23 +83,56 @@ Content = Annotated[
 ]
 
 
-def unread(parts: Sequence[Part] | str, *, is_history: bool) -> Iterator[str]:
-    """Yield the kinds of parts that a text model cannot read. `is_history`: of what a model or a tool said."""
-    read = _TEXT_KINDS | _ASIDE_KINDS if is_history else _TEXT_KINDS
-    return (part.type for part in parts if isinstance(part, Part) and part.type not in read)
+Place = Callable[[Part], str | Mark]
 
 
-def read_parts(parts: Sequence[Part]) -> tuple[str, str]:
-    """Return text and thinking; media is omitted."""
-    texts, thoughts = list[str](), list[str]()
+def _omit(part: Part) -> str:
+    return omitted(part.type)
+
+
+def read_parts(parts: Sequence[Part], place: Place = _omit, *, is_history: bool = True) -> tuple[str, str]:
+    """Return text and thinking. `place` returns what stands for media; `is_history`: of what a model or a tool said,
+    which may contain thinking."""
+    texts, thoughts = list[str | Mark](), list[str]()
     for part in parts:
-        if part.type in _ASIDE_KINDS:
-            thoughts.append(part.thinking or part.reasoning or part.think or part.text or "")
-        elif part.type in _TEXT_KINDS:
+        if part.type in _TEXT_KINDS:
             texts.append((part.refusal if part.type == "refusal" else part.text) or "")
+        elif part.type in _ASIDE_KINDS and is_history:
+            thoughts.append(part.thinking or part.reasoning or part.think or part.text or "")
         else:
-            texts.append(omitted(part.type))
-    return "\n".join(texts), "\n".join(filter(None, thoughts))
+            texts.append(place(part))
+    return joined(texts), "\n".join(filter(None, thoughts))
+
+
+def medium_of(part: Part, param: str, *, may_omit: bool) -> Medium:
+    """Return the medium of a part."""
+    match part.type:
+        case "image_url" | "input_image" | "image":
+            source = source_of("image", part.image_url or part.source or part.data, param)
+        case "audio_url" | "input_audio" | "audio":
+            source = source_of("audio", part.audio_url or part.input_audio or part.source or part.data, param)
+        case _:
+            source = None
+    return Medium(param=param, type=part.type, source=source, may_omit=may_omit)
+
+
+def marked_text(content: Content | None, found: MediaFound, param: str, *, is_history: bool) -> str:
+    """Return the text of any content, with marks for media."""
+    if not isinstance(content, list):
+        return content or ""
+    return read_parts(
+        content, lambda part: found.mark(medium_of(part, param, may_omit=is_history)), is_history=is_history
+    )[0]
+
+
+def shown_parts(content: Content | None, kind: str) -> list[dict[str, Any]]:
+    """Return any content as a list for a client: its text as one part of this kind, or each part if there is media."""
+    if isinstance(content, list) and any(part.type not in _TEXT_KINDS | _ASIDE_KINDS for part in content):
+        return [
+            {"type": kind, "text": part.text or ""} if part.type in _TEXT_KINDS else part.model_dump(exclude_unset=True)
+            for part in content
+        ]
+    return [{"type": kind, "text": text_of(content)}]
 
 
 def text_of(content: Content | None) -> str:

@@ -4,17 +4,19 @@ A field that a body's class does not declare is a hint, unless the deployment or
 the fields in `neutral.py` some are hints too; the others are refused, unless their value asks for nothing."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from fairlane.gateway.dialects.media_marks import Media, MediaFound
 from fairlane.gateway.dialects.openai.field_types import EMPTY
 from fairlane.gateway.dialects.openai.neutral import HintValues, Neutral
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import MAX_FIELD_NAME, read_object, shown_name
+from fairlane.scheduler.protocol.media import MediaKind
 
 # Ignored fields that an answer names.
 MAX_IGNORED = 16
@@ -36,6 +38,8 @@ _RULES = {
 }
 
 
+_UNREAD = ("is not text; this model reads only text", "is neither text, nor an image or sound that this model reads")
+
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -46,15 +50,29 @@ class Reading:
     # The maximum of token ids in it.
     token_ids: int = 0
     refuses_unknown: bool = False
-    # An image in the result of a tool is an error; else the model reads that it is omitted.
+    # An image in the result of a tool that the model does not read is an error; else it reads that it is omitted.
     refuses_images: bool = False
     ignored: list[str] = field(default_factory=list)
+    found: MediaFound = field(default_factory=MediaFound)
 
     def ignore(self, name: str) -> None:
         """Add a field by its name or path, as a header may hold it."""
         shown = _UNSAFE.sub("?", _INDEX.sub("", name)[:MAX_FIELD_NAME])
         if shown not in self.ignored and len(self.ignored) < MAX_IGNORED:
             self.ignored.append(shown)
+
+    def unread(self, media: Media, kinds: Collection[MediaKind]) -> Sequence[int]:
+        """Return the indices of media that the model does not read, and that are omitted. Raises ApiError for those
+        that may not be. `kinds`: that it reads."""
+        omitted = []
+        for index, medium in enumerate(media.given):
+            if medium.kind in kinds:
+                continue
+            if self.refuses_images or not medium.may_omit:
+                raise invalid(medium.param, f"`{medium.param}` contains a part that {_UNREAD[bool(kinds)]}.")
+            self.ignore(f"{medium.param}.{medium.type}")
+            omitted.append(index)
+        return omitted
 
 
 def checked(kind: type[Body], neutral: Neutral, body: bytes, reading: Reading | None = None) -> Body:

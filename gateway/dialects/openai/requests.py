@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.structure import Structure
+from fairlane.gateway.dialects.media_marks import NO_MEDIA, Media
 from fairlane.gateway.dialects.openai.engine_fields import USUAL_DISPLAY, Display, read_display
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_COMPLETION
 from fairlane.gateway.dialects.openai.reading import Reading, checked
@@ -81,6 +82,8 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
     truncate_prompt_tokens: int | None = None
     # Prompts are only found in the cache by requests with the same salt.
     cache_salt: str = ""
+    # Images and sounds, for which its texts have marks.
+    media: Media = NO_MEDIA
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
@@ -138,6 +141,11 @@ class Turn(Redacted, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
+
+
+def rewritten(turns: Iterable[Turn], rewrite: Callable[[str], str]) -> tuple[Turn, ...]:
+    """Return turns with their texts rewritten."""
+    return tuple([replace(turn, content=rewrite(turn.content)) if turn.content else turn for turn in turns])
 
 
 def is_system(turn: Turn) -> bool:

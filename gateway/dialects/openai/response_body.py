@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
+from fairlane.gateway.dialects.media_marks import MediaFound
 from fairlane.gateway.dialects.openai.field_types import (
     Fields,
     Hint,
@@ -184,7 +185,8 @@ def parse_input_tokens(
 
 def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *, store: bool) -> ResponseRequest:
     items = conversation(asked.input or [], asked.previous_response_id, stored, asked.conversation)
-    turns = turns_of(items, asked.instructions)
+    found = MediaFound() if reading is None else reading.found
+    turns = turns_of(items, asked.instructions, found, len(asked.input or ()))
     if not turns:
         raise invalid("input", "`input` contains nothing to respond to.")
     effort = None if asked.reasoning is None else asked.reasoning.effort

@@ -5,15 +5,15 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationInfo
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 
 from fairlane.common.redacted import Redacted
 from fairlane.common.views import about
+from fairlane.gateway.dialects.media_marks import MediaFound
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient, Text
 from fairlane.gateway.dialects.openai.hosted_items import HOSTED, HostedItem, hosted
 from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
-from fairlane.gateway.dialects.openai.message_parts import Content, text_of, unread
+from fairlane.gateway.dialects.openai.message_parts import Content, marked_text, shown_parts, text_of
 from fairlane.gateway.dialects.openai.requests import Turn, is_system, merge_turns
 from fairlane.gateway.dialects.openai.response_tools import HostedTool, ResponseTools, full_name
 from fairlane.gateway.dialects.openai.tools import Arguments, ToolCall, text_input
@@ -42,18 +42,6 @@ def open_text(carried: str, opens: Open) -> str | None:
     return None if content is None else content.decode()
 
 
-def _checked(content: Content, info: ValidationInfo) -> Content:
-    is_history = info.data.get("role", "assistant") == "assistant"
-    for kind in unread(content, is_history=is_history):
-        if not is_history or (info.context is not None and info.context.refuses_images):
-            raise PydanticCustomError("parts", "contains a part that is not text; this model reads only text")
-        if info.context is not None:
-            info.context.ignore(f"input.{info.field_name}.{kind}")
-    return content
-
-
-# Media is refused in messages other than the assistant's, and elsewhere omitted.
-Parts = Annotated[Content, AfterValidator(_checked)]
 CallId = Annotated[Hint, Field(min_length=1)]
 Name = Annotated[Hint, Field(min_length=1)]
 
@@ -63,20 +51,23 @@ class MessageItem(Fields):
 
     type: Annotated[Literal["message"], about("Type of this object")] = "message"
     role: Annotated[Literal["user", "assistant", "system", "developer"], about("The message's author")]
-    content: Annotated[Parts | None, about("The content")]
+    content: Annotated[Content | None, about("The content")]
     id: Annotated[Hint | None, about("Identifier")] = None
     status: Annotated[Lenient[Status], about("Current status")] = None
     phase: Annotated[Any, about("Accepted and ignored")] = None
 
-    def turn(self) -> Turn:
-        return Turn(role=self.role, content=text_of(self.content))
+    def turn(self, found: MediaFound, param: str) -> Turn:
+        is_history = self.role == "assistant"
+        text = marked_text(self.content, found, f"{param}.content", is_history=is_history)
+        return Turn(role=self.role, content=text)
 
     def as_json(self, new: NewId = new_id) -> Json:
-        part: Json = {"type": "input_text", "text": text_of(self.content)}
-        if self.role == "assistant":
-            part = {**part, "type": "output_text", "annotations": []}
         item = {"type": "message", "id": self.id or new("msg"), "status": self.status or "completed"}
-        return {**item, "role": self.role, "content": [part]}
+        if self.role == "assistant":
+            content: list[Json] = [{"type": "output_text", "text": text_of(self.content), "annotations": []}]
+        else:
+            content = shown_parts(self.content, "input_text")
+        return {**item, "role": self.role, "content": content}
 
 
 class ReasoningItem(Fields):
@@ -84,8 +75,8 @@ class ReasoningItem(Fields):
 
     type: Annotated[Literal["reasoning"], about("Type of this object")]
     id: Annotated[Hint | None, about("Identifier")] = None
-    summary: Annotated[Parts | None, about("Always empty, or the requested kind of summary")] = None
-    content: Annotated[Parts | None, about("The content")] = None
+    summary: Annotated[Content | None, about("Always empty, or the requested kind of summary")] = None
+    content: Annotated[Content | None, about("The content")] = None
     encrypted_content: Annotated[
         Text | None, about("The text, encrypted for its tenant, for clients that send back nothing else of it")
     ] = None
@@ -163,22 +154,28 @@ class OutputItem(Fields):
 
     type: Annotated[Literal["function_call_output", "custom_tool_call_output"], about("Type of this object")]
     call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
-    output: Annotated[Parts | None, about("The tool's result")]
+    output: Annotated[Content | None, about("The tool's result")]
     id: Annotated[Hint | None, about("Identifier")] = None
     name: Annotated[Name | None, about("Name")] = None
     status: Annotated[Lenient[Status], about("Current status")] = None
     caller: Annotated[Any, about("Accepted and ignored")] = None
     namespace: Annotated[Name | None, about("The tool's namespace, if any")] = None
 
-    def turn(self) -> Turn:
+    def turn(self, found: MediaFound, param: str) -> Turn:
         name = None if self.name is None else full_name(self.namespace, self.name)
-        return Turn(role="tool", content=text_of(self.output), tool_call_id=self.call_id, name=name)
+        text = marked_text(self.output, found, f"{param}.output", is_history=True)
+        return Turn(role="tool", content=text, tool_call_id=self.call_id, name=name)
 
     def as_json(self, new: NewId = new_id) -> Json:
         prefix = "fco" if self.type == "function_call_output" else "ctco"
         item = {"type": self.type, "id": self.id or new(prefix), "status": self.status or "completed"}
         named = {field: value for field in ("name", "namespace") if (value := getattr(self, field)) is not None}
-        return {**item, "call_id": self.call_id, **named, "output": text_of(self.output)}
+        return {**item, "call_id": self.call_id, **named, "output": self._shown_output}
+
+    @property
+    def _shown_output(self) -> str | list[Json]:
+        parts = shown_parts(self.output, "input_text")
+        return parts if len(parts) > 1 or "text" not in parts[0] else str(parts[0]["text"])
 
 
 class AdditionalToolsItem(Fields):
@@ -308,12 +305,15 @@ def read_items(kept: list[Json]) -> list[GivenItem]:
     return [item for item in _read_items(kept) if not isinstance(item, ReferenceItem)]
 
 
-def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...]:
+def turns_of(items: Sequence[Item], instructions: str | None, found: MediaFound, given: int) -> tuple[Turn, ...]:
     """Return the conversation as turns for chat templates. Instructions at its beginning are one turn, `instructions`
-    first, since templates take only one system turn there."""
+    first, since templates take only one system turn there. The last `given` items are the body's own."""
     turns = [] if instructions is None else [Turn(role="system", content=instructions)]
-    for item in items:
-        turns += item.turns() if isinstance(item, HostedItem) else [item.turn()]
+    for place, item in enumerate(items, given - len(items)):
+        if isinstance(item, MessageItem | OutputItem):
+            turns.append(item.turn(found, "input" if place < 0 else f"input.[{place}]"))
+        else:
+            turns += item.turns() if isinstance(item, HostedItem) else [item.turn()]
 
     def belongs(group: Sequence[Turn], turn: Turn) -> bool:
         is_first = group[0] is turns[0]

@@ -45,14 +45,12 @@ class TextInputReader:
         return self._converted(self._reader.end(is_cut=is_cut), is_last=True)
 
     def _converted(self, delta: OutputDelta, *, is_last: bool = False) -> OutputDelta:
-        calls, is_whole = list[ToolCallDelta](), self._reader.incomplete is None
+        calls = list[ToolCallDelta]()
         if self._call is not None:
             ends = is_last or bool(delta.content or delta.reasoning or delta.begun)
             if delta.continued is not None or ends:
                 written = "" if delta.continued is None else delta.continued.arguments
-                calls.append(
-                    ToolCallDelta(self._call.index, self._call.read(written, ends=ends and is_whole), is_text=True)
-                )
+                calls.append(ToolCallDelta(self._call.index, self._call.read(written, ends=ends), is_text=True))
             self._call = None if ends else self._call
         elif delta.continued is not None:
             calls.append(delta.continued)
@@ -62,7 +60,7 @@ class TextInputReader:
                 continue
             ends = is_last or number < len(delta.begun)
             begun = _Input(call.index)
-            calls.append(replace(call, arguments=begun.read(call.arguments, ends=ends and is_whole), is_text=True))
+            calls.append(replace(call, arguments=begun.read(call.arguments, ends=ends), is_text=True))
             self._call = None if ends else begun
         return replace(delta, calls=tuple(calls)) if calls else delta
 

@@ -12,6 +12,7 @@ from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import MAX_DEPTH
 from tests.support.gateway.families import STRICT_TEMPLATES, prompt_text, strict_model
+from tests.support.text_model import of_text
 
 HELLO = {"role": "user", "content": "Hello"}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "9h", "scope": {}}}
@@ -39,7 +40,8 @@ def found(kind: str, content: Any) -> dict[str, Any]:
 
 def read(*messages: dict[str, Any], reading: Reading | None = None) -> list[Turn]:
     body = {"model": "tiny", "messages": [*messages, HELLO]}
-    return list(parse_messages(json.dumps(body).encode(), reading or Reading(refuses_unknown=True)).messages)
+    reading = reading or Reading(refuses_unknown=True)
+    return list(of_text(parse_messages(json.dumps(body).encode(), reading), reading).messages)
 
 
 def said(*blocks: dict[str, Any]) -> list[Turn]:

@@ -18,6 +18,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import tool_card
+from tests.support.text_model import of_text
 
 MODEL = TextModel(tool_card("Qwen 3"))
 HELLO = {"role": "user", "content": "Hello"}
@@ -26,7 +27,10 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def parsed(**asked: Any) -> MessagesRequest:
-    return parse_messages(json.dumps({"model": "tiny", "messages": [HELLO], **asked}).encode())
+    reading = Reading(refuses_unknown=True)
+    return of_text(
+        parse_messages(json.dumps({"model": "tiny", "messages": [HELLO], **asked}).encode(), reading), reading
+    )
 
 
 def refused(**asked: Any) -> tuple[str, str | None]:

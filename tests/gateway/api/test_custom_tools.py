@@ -166,9 +166,9 @@ async def test_what_is_wrong_with_a_custom_tool_is_named(served: Served, case: s
 
 
 async def test_an_engine_without_grammars_takes_custom_tools_without_them(file_url: str) -> None:
-    async with serving(settings(file_url), card=replace(CARD, model="unbound", takes_grammars=False)) as opened:
+    async with serving(settings(file_url), card=replace(CARD, takes_grammars=False)) as opened:
         await opened.tenant()
-        body = {"model": "unbound", "messages": [HI], "tools": [patch()]}
+        body = {"model": "tiny", "messages": [HI], "tools": [patch()]}
         taken = await opened.post(CHAT, body)
         refused = await opened.post(CHAT, body | {"tools": [patch(format=grammar("regex", "a+"))]})
 

@@ -15,6 +15,7 @@ from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT
 from tests.support.gateway.families import strict_model
+from tests.support.text_model import of_text
 
 EXTRA = {"provider_specific_fields": {"thought_signature": "x"}}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -43,7 +44,8 @@ def call(**function: Any) -> dict[str, Any]:
 
 
 def read(message: dict[str, Any], reading: Reading) -> Turn:
-    [_, turn] = parse_chat(json.dumps({**CHAT, "messages": [*CHAT["messages"], message]}).encode(), reading).messages
+    body = json.dumps({**CHAT, "messages": [*CHAT["messages"], message]}).encode()
+    [_, turn] = of_text(parse_chat(body, reading), reading).messages
     return turn
 
 
@@ -182,7 +184,8 @@ MODEL = strict_model("Mistral")
 def test_any_messages_are_a_prompt_or_refused_by_name(messages: list[dict[str, Any]]) -> None:
     refusal: ApiError | None = None
     try:
-        request = parse_chat(json.dumps({"model": "tiny", "messages": messages}).encode(), Reading())
+        reading = Reading()
+        request = of_text(parse_chat(json.dumps({"model": "tiny", "messages": messages}).encode(), reading), reading)
         MODEL.chat_prompt(request.messages)
     except ApiError as error:
         refusal = error

@@ -21,6 +21,7 @@ from fairlane.gateway.dialects.openai.request_bodies import (
 from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT, COMPLETION, MESSAGES, SECRET, chat, completion, param, refused
+from tests.support.text_model import of_text
 
 NOT_NUMBERS: list[Any] = ["1", True, [], {}, math.nan, math.inf, -math.inf]
 HINTS = ("user", "safety_identifier", "prompt_cache_key")
@@ -201,7 +202,7 @@ IGNORED: dict[str, Any] = {
 
 
 def read_chat(reading: Reading, **fields: Any) -> Reading:
-    parse_chat(json.dumps({**CHAT, **fields}).encode(), reading)
+    of_text(parse_chat(json.dumps({**CHAT, **fields}).encode(), reading), reading)
     return reading
 
 

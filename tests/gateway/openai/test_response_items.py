@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlane.gateway.api.responses import RESPONSE
+from fairlane.gateway.dialects.media_marks import MediaFound
+from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, parse_response
 from fairlane.gateway.dialects.openai.response_conversation import KeptResponse, Stored
@@ -21,6 +23,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
+from tests.support.text_model import of_text
 
 WEATHER: dict[str, Any] = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 PATCH: dict[str, Any] = {"type": "custom", "name": "patch"}
@@ -36,7 +39,8 @@ def text_model(name: str) -> TextModel:
 
 
 def parsed(**fields: Any) -> ResponseRequest:
-    return parse_response(json.dumps({"model": "tiny", "input": "Hello", **fields}).encode())
+    reading = Reading(refuses_unknown=True)
+    return of_text(parse_response(json.dumps({"model": "tiny", "input": "Hello", **fields}).encode(), reading), reading)
 
 
 def refused(**fields: Any) -> str | None:
@@ -248,7 +252,7 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"temperature": 3}, "temperature"),
         ({"max_tokens": 5}, "max_tokens"),
-        ({"messages": []}, "messages"),
+        ({"messages": [USER]}, "messages"),
         ({"instructions": "\ud800"}, "instructions"),
     ],
 )
@@ -293,7 +297,7 @@ def test_items_are_kept_as_they_can_be_read_again() -> None:
     kept = [item.as_json() for item in request.items]
 
     read = [item for item in read_items(kept) if not isinstance(item, CompactionItem)]
-    assert turns_of(read, None) == request.messages
+    assert turns_of(read, None, MediaFound(), 0) == request.messages
     assert len({item["id"] for item in kept}) == len(kept)
     assert [item.as_json() for item in read_items(kept)] == kept
 

@@ -43,7 +43,7 @@ async def test_one_body_is_read_at_a_time_and_others_of_another_size_meanwhile(m
         with pytest.raises(ApiError):
             await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, a_context(CALLER))
 
-    preparer = Preparer({}, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None), NONE, NONE)
+    preparer = Preparer({}, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None), NONE, NONE, NONE)
     limiter = [asyncio.create_task(prepare(many)) for _ in range(40)]
     try:
         async with asyncio.timeout(10):

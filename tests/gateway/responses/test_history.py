@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.media_marks import MediaFound
 from fairlane.gateway.dialects.openai.reading import Reading
-from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.requests import Turn, rewritten
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest, parse_response
 from fairlane.gateway.dialects.openai.response_items import CompactionItem, read_items, turns_of
 from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from tests.support.gateway.families import prompt_text, strict_model
+from tests.support.text_model import of_text
 
 USER = {"type": "message", "role": "user", "content": "Hello"}
 OMITTED = "[image omitted: this model reads text only]"
@@ -20,7 +22,8 @@ IMAGE = {"type": "input_image", "image_url": "data:,", "detail": "auto"}
 
 def parsed(*items: dict[str, Any], reading: Reading | None = None, **fields: Any) -> ResponseRequest:
     body = {"model": "tiny", "input": [USER, *items], **fields}
-    return parse_response(json.dumps(body).encode(), reading or Reading(refuses_unknown=True))
+    reading = reading or Reading(refuses_unknown=True)
+    return of_text(parse_response(json.dumps(body).encode(), reading), reading)
 
 
 def read(*items: dict[str, Any], reading: Reading | None = None) -> list[Turn]:
@@ -29,7 +32,9 @@ def read(*items: dict[str, Any], reading: Reading | None = None) -> list[Turn]:
     kept = [item.as_json() for item in request.items]
     assert all(item["id"] for item in kept)
     again = [item for item in read_items(kept) if not isinstance(item, CompactionItem)]
-    assert len(again) < len(kept) or turns_of(again, None) == request.messages
+    found = MediaFound()
+    again_turns = rewritten(turns_of(again, None, found, 0), lambda text: found.media.omitted_from(text, [0]))
+    assert len(again) < len(kept) or again_turns == request.messages
     return list(request.messages[1:])
 
 

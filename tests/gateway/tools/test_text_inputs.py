@@ -74,21 +74,11 @@ def test_an_input_streams_as_the_model_writes_it() -> None:
     assert pieces == ["one", " two", "\n", "three"]
 
 
-@pytest.mark.parametrize(
-    ("cut", "found"),
-    [
-        ('{"input": "a b', "a b"),
-        ('{"input": "a b\\', "a b"),
-        ('{"input": "a b\\ud83', "a b"),
-        ('{"inp', ""),
-        ('{"other": 1', ""),
-        ('{"other": 1}', '{"other": 1}'),
-    ],
-)
-def test_a_cut_input_ends_with_the_last_whole_character(cut: str, found: str) -> None:
+@pytest.mark.parametrize("cut", ['{"input": "a b', '{"input": "a b\\', '{"input": "a b\\ud83'])
+def test_a_cut_input_ends_with_the_last_whole_character(cut: str) -> None:
     written = '<tool_call>\n{"name": "patch", "arguments": ' + cut
 
-    assert read(reader(), written, is_cut=True).calls == [("patch", found)]
+    assert read(reader(), written, is_cut=True).calls == [("patch", "a b")]
 
 
 @pytest.mark.parametrize("other", ['{"input": "a"}', '{"other": 1}'])

@@ -1,7 +1,6 @@
 """Calls of tools, which the grammar makes sure of: whole, streamed, parsed, and answered."""
 
 import json
-import re
 from typing import Any, Literal
 
 import openai
@@ -62,18 +61,6 @@ def test_a_named_function_is_called(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "time"}}
 
     assert names(forced(client, WEATHER, TIME, tool_choice=named)) == ["time"]
-
-
-def test_a_custom_tool_is_called_with_a_text_of_its_grammar(client: openai.OpenAI) -> None:
-    grammar = {"syntax": "regex", "definition": r'say\("[a-z]{3}"\)\n(left|right)'}
-    tool = {"type": "custom", "custom": {"name": "code", "format": {"type": "grammar", "grammar": grammar}}}
-    answer = forced(client, tool, tool_choice={"type": "custom", "custom": {"name": "code"}})
-
-    (call,) = answer.choices[0].message.tool_calls or []
-    assert call.type == "custom"
-    assert call.custom.name == "code"
-    assert re.fullmatch(grammar["definition"], call.custom.input)
-    assert answer.choices[0].finish_reason == "tool_calls"
 
 
 def test_one_call_at_a_time_where_no_more_are_wanted(client: openai.OpenAI) -> None:

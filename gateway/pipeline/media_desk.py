@@ -1,0 +1,154 @@
+"""Media of requests: read by the gateway, measured by a worker, and handed over to the workers of their jobs.
+
+An engine makes a number of tokens of an image, which must be known before the request is admitted and its tokens are
+reserved. A worker of the model finds it out without a step of the engine. Nothing is stored: the bytes are in this
+process's memory while the request lives, counted against its tenant like bodies."""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import TypeVar
+from weakref import WeakValueDictionary, finalize
+
+from msgspec.structs import replace
+
+from fairlane.gateway.dialects.media_marks import ReadMedium
+from fairlane.gateway.dialects.openai.reading import Reading
+from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest, rewritten
+from fairlane.gateway.errors import ApiError, invalid, store_unavailable
+from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.media.reader import Media, MediaItem, MediaSource
+from fairlane.gateway.pipeline.context import RequestContext
+from fairlane.scheduler.links.connection import Link
+from fairlane.scheduler.links.frames import Fetch, Measured, MediaPart
+from fairlane.scheduler.protocol.media import MEDIA_PART_BYTES, MeasureMedia, MediaForm, MediaKind
+from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.shards import queue_of
+from fairlane.store.errors import STORE_ERRORS
+
+# A worker that has not measured an item after this time is not waited for; another one is asked, a few in all.
+MEASURE_S = 10.0
+MOST_ASKED = 3
+# Lengths that are remembered.
+MOST_KNOWN = 8_192
+Generation = TypeVar("Generation", bound=GenerationRequest)
+Chat = TypeVar("Chat", bound=ChatRequest)
+Key = tuple[str, bytes]
+
+
+def with_media(request: Chat, reading: Reading, forms: dict[MediaKind, MediaForm]) -> Chat:
+    """Return a chat with the media that its model reads, and with words in place of others. Raises ApiError."""
+    media = reading.found.media
+    unread = reading.unread(media, forms.keys())
+    messages = rewritten(request.messages, partial(media.omitted_from, indices=unread))
+    if len(unread) == len(media.given):
+        return replace(request, messages=messages)
+    for param, is_given in (
+        ("prompt_logprobs", request.scored is not None),
+        ("truncate_prompt_tokens", request.truncate_prompt_tokens is not None),
+    ):
+        if is_given:
+            raise invalid(param, f"`{param}` is not supported for conversations with images or sounds.")
+    return replace(request, messages=rewritten(messages, partial(media.leading, forms=forms)), media=media)
+
+
+@dataclass(eq=False, kw_only=True)
+class MediaDesk:
+    """The media of one gateway process. For one event loop."""
+
+    gateway_id: str
+    registry: RedisRegistry
+    reader: Media
+    bodies: BodyBudget
+    # Where workers find this gateway; known once it listens.
+    address: str = ""
+    _held: WeakValueDictionary[bytes, MediaItem] = field(default_factory=WeakValueDictionary)
+    # By tenant, model and content.
+    _known: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    _asking: "dict[Key, asyncio.Task[int]]" = field(default_factory=dict)
+    _answers: "dict[Key, asyncio.Future[int]]" = field(default_factory=dict)
+
+    async def read(self, request: Generation, model: ServedModel, context: RequestContext) -> Generation:
+        """Return the request with its media read and measured. Raises ApiError naming the field of one that is not."""
+        kinds, tenant = model.text.card.media_forms.keys(), context.caller.tenant_id
+        hold = BodyHold(self.bodies)
+        hold.claim(tenant, 0)
+        try:
+            with context.span.child("media"):
+                sources = [each.source for each in request.media.given if each.source and each.kind in kinds]
+                items = await self.reader.read(sources, tenant, hold.add)
+                measured = iter(await self._measured(items, sources, model, context))
+        except BaseException:
+            hold.release()
+            raise
+        read = tuple([next(measured) if each.kind in kinds else None for each in request.media.given])
+        media = replace(request.media, read=read)
+        finalize(media, hold.release)
+        return replace(request, media=media)
+
+    def received(self, link: Link, message: Fetch | Measured) -> Sequence[MediaPart]:
+        """Take a worker's message, and return the answer."""
+        if isinstance(message, Measured):
+            answer = self._answers.get((queue_of(link.queue), message.digest))
+            if answer is not None and not answer.done():
+                answer.set_result(message.tokens)
+            return ()
+        item = self._held.get(message.digest)
+        if item is None:
+            return [MediaPart(message.digest, message.start, 0, b"")]
+        part = item.data[message.start : message.start + MEDIA_PART_BYTES]
+        return [MediaPart(message.digest, message.start, len(item.data), part)]
+
+    async def _measured(
+        self, items: Sequence[MediaItem], sources: Sequence[MediaSource], model: ServedModel, context: RequestContext
+    ) -> Sequence[ReadMedium]:
+        read = list[ReadMedium]()
+        for item, source in zip(items, sources, strict=True):
+            held = self._held.setdefault(bytes.fromhex(item.sha256), item)
+            tokens = await self._tokens(held, model, context)
+            if tokens <= 0:
+                raise invalid(source.param, f"`{source.param}` cannot be read by this model.")
+            read.append(ReadMedium(held, min(tokens, model.context_length + 1)))
+        return read
+
+    async def _tokens(self, item: MediaItem, model: ServedModel, context: RequestContext) -> int:
+        tenant = context.caller.identity.tenant
+        whose = blake2b(f"{tenant.id} {tenant.created_at} {model.queue} {item.sha256}".encode()).digest()
+        if whose in self._known:
+            self._known.move_to_end(whose)
+            return self._known[whose]
+        key = (queue_of(model.queue), bytes.fromhex(item.sha256))
+        if key not in self._asking:
+            self._asking[key] = asyncio.ensure_future(self._ask(key, item, model))
+            self._asking[key].add_done_callback(lambda _: self._asking.pop(key, None))
+        tokens = await asyncio.shield(self._asking[key])  # others may wait for it too
+        self._known[whose] = tokens
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return tokens
+
+    async def _ask(self, key: Key, item: MediaItem, model: ServedModel) -> int:
+        workers = [worker for worker in model.workers if not worker.draining]
+        asked = MeasureMedia(
+            gateway_id=self.gateway_id, gateway_address=self.address, kind=item.kind, digest=bytes.fromhex(item.sha256)
+        )
+        try:
+            for worker in random.sample(workers, min(len(workers), MOST_ASKED)):
+                answer = self._answers[key] = asyncio.get_running_loop().create_future()
+                try:
+                    async with asyncio.timeout(MEASURE_S):
+                        await self.registry.measure_media(worker.queue, worker.worker_id, asked)
+                        tokens: int = await answer
+                    return tokens
+                except TimeoutError:
+                    continue
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+        finally:
+            self._answers.pop(key, None)
+        raise ApiError("No worker of this model has measured the request's images in time.", "unavailable")
