@@ -50,7 +50,7 @@ def _refuse_forms(request: GenerationRequest) -> None:
     for tool in request.offered_tools:
         if tool.strict and not tool.takes_text:
             raise invalid("tools", f"`strict` cannot be served: {said}")
-        if tool.has_pattern and isinstance(request, ChatRequest):
+        if tool.pattern and isinstance(request, ChatRequest):
             param = request.schema_param_of(tool)
             raise invalid(param, f"`{param}` cannot be served: {said}")
 
@@ -97,7 +97,7 @@ async def _check(
         if clock() > end_s:  # others wait for the same few processes; results are cached for a retry
             message = f"Checking the tools up to `{param}` takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
-        schema_text = json.dumps(tool.parameters, ensure_ascii=False)
+        schema_text = json.dumps(tool.schema, ensure_ascii=False)
         schema = Structure("json_schema", schema_text, param, names_paths=not tool.takes_text)
         checked = await checker.check(schema, tenant_id)
         served.append(replace(tool, parameters=checked.schema))

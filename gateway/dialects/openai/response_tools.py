@@ -59,7 +59,7 @@ class ResponseFunction(FunctionBody, _ToolOptions):
 
 
 class GrammarInput(Grammar):
-    """A grammar for the input, which the model sees. A regular expression is enforced, a Lark grammar is not."""
+    """A grammar for the input, which the model sees. It is enforced, except a Lark grammar with recursion."""
 
     type: Literal["grammar"]
 

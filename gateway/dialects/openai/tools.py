@@ -4,13 +4,14 @@
 which takes text, is to the model a function with one argument."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
+from fairlane.gateway.dialects.grammar.lark_pattern import lark_pattern
 from fairlane.gateway.dialects.openai.field_types import (
     MAX_HINT_CHARS,
     Fields,
@@ -27,7 +28,6 @@ from fairlane.gateway.http.json_reader import read_text
 MAX_TOOLS = 1_024
 # The only argument of a custom tool, as the model sees it.
 INPUT = "input"
-ANY_TEXT: Mapping[str, Any] = {"type": "string"}
 # Names, descriptions and schemas of one request's tools together, as JSON.
 MAX_TOOLS_CHARS = 1024 * 1024
 # Per message.
@@ -61,17 +61,19 @@ class Tool(Redacted, frozen=True, kw_only=True):
     description: str = ""
     parameters: dict[str, Any]
     strict: bool = False
-    # A custom tool.
+    # A custom tool, whose only argument is a text.
     takes_text: bool = False
+    # A regular expression of all its texts; empty: any text.
+    pattern: str = ""
 
     @property
     def kind(self) -> Literal["function", "custom"]:
         return "custom" if self.takes_text else "function"
 
     @property
-    def has_pattern(self) -> bool:
-        """Whether it takes only texts that match a regular expression."""
-        return self.takes_text and self.parameters["properties"][INPUT] != ANY_TEXT
+    def schema(self) -> dict[str, Any]:
+        """The schema to enforce."""
+        return _one_text(f"^(?:{self.pattern})$") if self.pattern else self.parameters
 
     def as_json(self) -> dict[str, Any]:
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
@@ -186,7 +188,7 @@ class TextInput(Fields):
 
 
 class Grammar(Fields):
-    """A grammar for the input, which the model sees. A regular expression is enforced, a Lark grammar is not."""
+    """A grammar for the input, which the model sees. It is enforced, except a Lark grammar with recursion."""
 
     syntax: Literal["lark", "regex"]
     definition: Text
@@ -194,13 +196,17 @@ class Grammar(Fields):
 
 def custom_tool(name: str, description: str | None, grammar: Grammar | None) -> Tool:
     """Return a custom tool as the model sees it."""
-    text, parts = ANY_TEXT, [description] if description else []
+    pattern, parts = "", [description] if description else []
     if grammar is not None:
         parts.append(f"`{INPUT}` keeps to this grammar ({grammar.syntax}):\n{grammar.definition}")
-    if grammar is not None and grammar.syntax == "regex":
-        text = {**ANY_TEXT, "pattern": f"^(?:{grammar.definition})$"}
-    parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
-    return Tool(name=name, description="\n\n".join(parts), parameters=parameters, strict=True, takes_text=True)
+        pattern = grammar.definition if grammar.syntax == "regex" else lark_pattern(grammar.definition) or ""
+    said = "\n\n".join(parts)
+    return Tool(name=name, description=said, parameters=_one_text(), strict=True, takes_text=True, pattern=pattern)
+
+
+def _one_text(pattern: str | None = None) -> dict[str, Any]:
+    text = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
+    return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
 
 
 def _arguments(given: object) -> object:

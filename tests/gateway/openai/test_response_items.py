@@ -135,6 +135,7 @@ def test_a_custom_tools_grammar_is_told_to_the_model() -> None:
     request = parsed(tools=[{**PATCH, "description": "Change.", "format": grammar}])
 
     assert request.tools[0].description == "Change.\n\n`input` keeps to this grammar (lark):\nstart: /a+/"
+    assert request.tools[0].pattern == "(?:(?:a+))"
     assert request.echo["tools"][0]["format"] == grammar
 
 
