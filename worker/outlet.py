@@ -10,23 +10,22 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
 import msgspec
 
 from fairlane.scheduler.links.dialer import GatewayPeer
-from fairlane.scheduler.links.frames import Closed, Granted, Left, Open, Opened, Refused, Stop
+from fairlane.scheduler.links.frames import Closed, Granted, Left, MediaPart, Open, Opened, Refused, Stop
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
-from fairlane.scheduler.protocol.messages import (
-    Finished,
-    Job,
-    Lease,
-    Outcome,
-)
+from fairlane.scheduler.protocol.media import MeasureMedia
+from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome
 from fairlane.scheduler.queue.types import charged_when_taken
 from fairlane.store.bounds import PER_CALL
 from fairlane.store.retry import StoreLink
+from fairlane.worker.engine.engine import RemotePart
+from fairlane.worker.media import Items, Media
 from fairlane.worker.output_stream import OutputStream, messages_of
 from fairlane.worker.reports import Publication
 from fairlane.worker.shards.store_reports import StoreCalls, StoreReports
@@ -44,6 +43,7 @@ UNREACHED_S = 3.0
 # A gateway that is out of reach is dialled for this many times the patience with it: three leases, after which the
 # store cancels the jobs of a dead gateway.
 REDIAL_PATIENCES = 6
+LOST_MEDIA = "an image or a sound of the request is no longer available"
 
 
 class GatewayLink(Protocol):
@@ -57,7 +57,8 @@ class GatewayLink(Protocol):
     async def run(self) -> None: ...
 
 
-Dial = Callable[[Job, GatewayPeer], GatewayLink]
+# With the gateway's id and address.
+Dial = Callable[[str, str, GatewayPeer], GatewayLink]
 
 
 class JobOwner(Protocol):
@@ -89,6 +90,7 @@ class _Gateway:
     gateway_id: str
     streams: dict[int, _Stream] = field(default_factory=dict)
     link: GatewayLink = field(init=False)
+    items: Items = field(init=False)
     task: asyncio.Task[None] = field(init=False)
     # Returns its jobs to the queue while it is out of reach, or closes the link while it has none.
     timer: asyncio.TimerHandle | None = None
@@ -132,6 +134,7 @@ class _Gateway:
         self.patience_s = REDIAL_S
         self.arm()
         self.link.send([Open(stream.number, *stream.key) for stream in self.streams.values() if not stream.is_over])
+        self.items.linked()
         self.stop_avoiding()
 
     def avoid(self) -> None:
@@ -152,6 +155,8 @@ class _Gateway:
 
     def received(self, messages: Sequence[Any]) -> None:
         for message in messages:
+            if isinstance(message, MediaPart):
+                self.items.received(message)
             stream = self.streams.get(message.stream)
             if stream is None or stream.is_over:
                 continue
@@ -159,9 +164,9 @@ class _Gateway:
                 case Opened():
                     self.outlet.opened(stream, message)
                 case Granted():
-                    self.outlet.owner.grant_job(stream.job_id, message.granted_until)
+                    self.outlet.grant(stream, message.granted_until)
                 case Stop():
-                    self.outlet.owner.cancel_job(stream.job_id)
+                    self.outlet.stop(stream)
                 case Closed():
                     self.outlet.over(stream)
                 case Refused():
@@ -180,13 +185,15 @@ class Outlet:
         link: StoreLink,
         patience_s: float,
         on_reached: Callable[[], None] = lambda: None,
+        remote: RemotePart | None = None,
     ) -> None:
         """`stores`: the queue's shards. `patience_s`: how long jobs wait for the first link to a gateway. `on_reached`
-        is called when a gateway leaves `unreached`."""
+        is called when a gateway leaves `unreached`. `remote` takes the media of jobs."""
         self.owner = owner
         self.on_reached = on_reached
         self.patience_s = patience_s
         self._dial = dial
+        self._media = Media(remote)
         self._streams: dict[str, _Stream] = {}
         self._gateways: dict[str, _Gateway] = {}
         self._numbers = count(1)
@@ -201,7 +208,7 @@ class Outlet:
         opening: dict[_Gateway, list[Open]] = defaultdict(list)
         for lease in leases:
             self._replace(lease.job.job_id)
-            gateway = self._gateway(lease.job)
+            gateway = self._gateway(lease.job.gateway_id, lease.job.gateway_address)
             stream = _Stream(
                 *(lease, next(self._numbers)),
                 waits=lease.started,
@@ -213,7 +220,7 @@ class Outlet:
             gateway.streams[stream.number] = self._streams[stream.job_id] = stream
             opening[gateway].append(Open(stream.number, *stream.key))
             if not stream.waits:
-                self.owner.start_job(lease, again=False)
+                self._start(stream, again=False)
         for gateway, opens in opening.items():
             gateway.arm()
             gateway.link.send(opens)
@@ -224,22 +231,56 @@ class Outlet:
         return [each.gateway_id for each in self._gateways.values() if each.avoided is not None][-PER_CALL:]
 
     def waiting(self) -> list[str]:
-        """Return the jobs that have not started, because their gateway has not answered."""
-        return [stream.job_id for stream in self._streams.values() if stream.waits]
+        """Return the jobs that have not started, because their gateway has not answered or sent their media."""
+        return [stream.job_id for stream in self._streams.values() if stream.waits or stream.lacks_media]
 
     def cancel(self, job_id: str) -> bool:
         """Cancel a job as the store asks. Return whether the engine may have it."""
         stream = self._streams.get(job_id)
-        if stream is None or not (stream.waits or stream.end is not None):
+        if stream is None or not (stream.waits or stream.lacks_media or stream.end is not None):
             return True
-        if stream.waits:  # the engine reports its capacity anew: the queue was asked without this job's part
-            stream.waits = False
-            self.owner.drop_jobs([stream.key], "it was cancelled before its gateway answered")
+        if stream.waits or stream.lacks_media:
+            self._withhold(stream, "it was cancelled before its gateway answered")
         if not stream.gateway.link.is_open:
             self._return([stream])  # the store ends it then, and notifies its gateway
         elif stream.end is None:  # its gateway gets the end in place of the tokens
-            stream.record([Finished(job_id=job_id, epoch=stream.lease.epoch, outcome=Outcome.CANCELLED)])
+            self._end(stream, Outcome.CANCELLED)
         return False
+
+    def measure(self, asked: MeasureMedia) -> None:
+        """Report an item's number of tokens to the gateway that asks for it."""
+        gateway = self._gateway(asked.gateway_id, asked.gateway_address)
+        gateway.arm()
+        self._media.measure(asked, gateway.items)
+
+    def _start(self, stream: _Stream, *, again: bool) -> None:
+        """Give a job to the engine, as soon as its media are here."""
+        digests = frozenset(span.digest for span in stream.lease.job.media)
+        then = partial(self._fetched, stream)
+        stream.lacks_media = bool(digests) and not self._media.hold(stream.key, digests, stream.gateway.items, then)
+        if not stream.lacks_media:
+            self.owner.start_job(stream.lease, again=again)
+
+    def _fetched(self, stream: _Stream, is_whole: bool) -> None:
+        if is_whole:
+            stream.lacks_media = False
+            self.owner.start_job(stream.lease, again=False)
+        else:
+            self._withhold(stream, LOST_MEDIA)
+            self._end(stream, Outcome.FAILED, LOST_MEDIA)
+
+    def _withhold(self, stream: _Stream, why: str) -> None:
+        # The engine reports its capacity anew, since the queue was asked without this job's part.
+        stream.waits = stream.lacks_media = False
+        self._media.release(stream.key)
+        self.owner.drop_jobs([stream.key], why)
+
+    def _end(self, stream: _Stream, outcome: Outcome, error: str = "") -> None:
+        """End a job that the engine does not have."""
+        end = Finished(job_id=stream.job_id, epoch=stream.lease.epoch, outcome=outcome, error=error)
+        stream.record([end])
+        if stream.is_open:
+            stream.gateway.link.send(messages_of(stream.number, (end,)))
 
     # Output.
 
@@ -271,17 +312,30 @@ class Outlet:
         stream.is_open = True
         is_behind = any(len(theirs) > len(own) for theirs, own in zip(has, stream.output, strict=True))
         if (stream.waits or is_behind) and stream.end is None:
-            again, stream.waits = not stream.waits, False
+            again, stream.waits = not (stream.waits or stream.lacks_media), False
             stream.begin(has)
             job = msgspec.structs.replace(stream.lease.job, granted_until=message.granted_until)
             stream.lease = msgspec.structs.replace(stream.lease, job=job, generated=has)
-            self.owner.start_job(stream.lease, again=again)
+            self._start(stream, again=again)
             return
         messages = [message for event in stream.since(has) for message in messages_of(stream.number, (event,))]
         if messages:
             stream.gateway.link.send(messages)
         if message.granted_until > stream.lease.job.granted_until:
-            self.owner.grant_job(stream.job_id, message.granted_until)
+            self.grant(stream, message.granted_until)
+
+    def grant(self, stream: _Stream, granted_until: int) -> None:
+        """Let each choice grow to this number of tokens."""
+        if stream.lacks_media:
+            job = msgspec.structs.replace(stream.lease.job, granted_until=granted_until)
+            stream.lease = msgspec.structs.replace(stream.lease, job=job)
+        else:
+            self.owner.grant_job(stream.job_id, granted_until)
+
+    def stop(self, stream: _Stream) -> None:
+        """Cancel a job as its gateway asks."""
+        if self.cancel(stream.job_id):
+            self.owner.cancel_job(stream.job_id)
 
     def over(self, stream: _Stream) -> None:
         """Report a job's end: its gateway has it, or will not ask for it."""
@@ -290,7 +344,8 @@ class Outlet:
 
     def refused(self, stream: _Stream, message: Refused) -> None:
         """Drop a job whose gateway has ended it, or gets it under a later lease."""
-        stream.is_open = False
+        stream.is_open = stream.lacks_media = False
+        self._media.release(stream.key)
         if stream.end is None or message.superseded:
             self.owner.drop_jobs([stream.key], "its gateway refused it")
         if message.superseded:  # the store ignores it, unless it has forgotten the later lease
@@ -330,6 +385,9 @@ class Outlet:
     def _return(self, streams: Sequence[_Stream]) -> None:
         leaving: dict[_Gateway, list[_Stream]] = defaultdict(list)
         for stream in streams:
+            if stream.lacks_media:
+                stream.lacks_media = False
+                self._media.release(stream.key)
             if stream.reports.give_back(stream):
                 leaving[stream.gateway].append(stream)
         for gateway, left in leaving.items():
@@ -377,6 +435,7 @@ class Outlet:
             gateway.disarm()
             gateway.stop_avoiding()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._media.aclose()
 
     def lost(self, jobs: Sequence[tuple[str, int]]) -> None:
         self.owner.drop_jobs(jobs, "they were reassigned to other workers")
@@ -394,15 +453,17 @@ class Outlet:
 
     def _forget(self, stream: _Stream) -> None:
         stream.reports.forget(stream)
+        self._media.release(stream.key)
         del self._streams[stream.job_id]
         self.owner.forget_job(*stream.key)
         stream.gateway.leave([stream])
         self._forgot.set()
 
-    def _gateway(self, job: Job) -> _Gateway:
-        gateway = self._gateways.get(job.gateway_id)
+    def _gateway(self, gateway_id: str, address: str) -> _Gateway:
+        gateway = self._gateways.get(gateway_id)
         if gateway is None:
-            gateway = self._gateways[job.gateway_id] = _Gateway(self, job.gateway_id)
-            gateway.link = self._dial(job, gateway)
-            gateway.task = asyncio.get_running_loop().create_task(gateway.link.run(), name=f"link {job.gateway_id}")
+            gateway = self._gateways[gateway_id] = _Gateway(self, gateway_id)
+            gateway.link = self._dial(gateway_id, address, gateway)
+            gateway.items = Items(gateway.link.send)
+            gateway.task = asyncio.get_running_loop().create_task(gateway.link.run(), name=f"link {gateway_id}")
         return gateway

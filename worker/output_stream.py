@@ -39,6 +39,8 @@ class OutputStream:
     finish: list[FinishReason | None] = field(default_factory=list)
     # Waits for its gateway's answer before it starts.
     waits: bool = False
+    # Its images and sounds are being fetched, before it starts.
+    lacks_media: bool = False
     is_open: bool = False
     # The first token under this lease, with its timing.
     first: TokenDelta | None = None

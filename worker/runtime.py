@@ -23,7 +23,7 @@ from fairlane.common.otlp import sends_metrics
 from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.links.dialer import Dialer, GatewayPeer
 from fairlane.scheduler.links.tls import dialer_tls, keep_fresh
-from fairlane.scheduler.protocol.messages import Job, ModelCard, WorkerStatus
+from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
 from fairlane.scheduler.queue.shards import shard_names
@@ -82,6 +82,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             dial=partial(dial, about.worker_id, about.queue, registry, tls=tls),
             heartbeat=Heartbeat(about, opened.costs),
             observers=_observers(settings, environ, opened, metrics, traces),
+            remote=opened.remote,
             lease_s=settings.lease_s,
             drain_s=settings.worker.drain_s,
             block_s=timeout_s / 2,
@@ -119,17 +120,18 @@ def dial(
     worker_id: str,
     queue: str,
     registry: RedisRegistry,
-    job: Job,
+    gateway_id: str,
+    address: str,
     peer: GatewayPeer,
     *,
     tls: ssl.SSLContext | None = None,
 ) -> Dialer:
-    """Return a worker's link to a job's gateway, which is not open yet."""
+    """Return a worker's link to a gateway, which is not open yet."""
     return Dialer(
-        job.gateway_address,
+        address,
         worker_id=worker_id,
         queue=queue,
-        gateway_id=job.gateway_id,
+        gateway_id=gateway_id,
         secret=registry.link_secret,
         peer=peer,
         tls=tls,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from fairlane.scheduler.protocol.block_map import WatchBlocks
+from fairlane.scheduler.protocol.media import MeasureMedia
 from fairlane.scheduler.protocol.messages import (
     Cancel,
     Drain,
@@ -25,6 +26,7 @@ from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.shards import FRESH_MS
 from fairlane.store.retry import StoreLink
 from fairlane.worker.block_reports import BlockReports
+from fairlane.worker.engine.engine import RemotePart
 from fairlane.worker.engine_jobs import EngineJobs
 from fairlane.worker.engine_thread import EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
@@ -64,6 +66,7 @@ class WorkerServer:
         dial: Dial,
         heartbeat: Heartbeat,
         observers: Sequence[EngineObserver] = (),
+        remote: RemotePart | None = None,
         lease_s: float,
         drain_s: float,
         block_s: float,
@@ -99,6 +102,7 @@ class WorkerServer:
             stores=[line.calls for line in self._lines],
             link=link,
             on_reached=self._wake,
+            remote=remote,
             patience_s=lease_s / 2,
         )
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
@@ -189,7 +193,7 @@ class WorkerServer:
         for observer in self._observers:
             observer.took(accepted)
         self._outlet.took(accepted, line.shard)
-        if all(lease.started for lease in accepted):
+        if all(lease.started or lease.job.media for lease in accepted):
             self._jobs.ask_capacity(accepted[0])
         self._cancel(early)
 
@@ -206,7 +210,9 @@ class WorkerServer:
                     self._blocks.watch(message.for_ms / 1e3)
                 elif isinstance(message, ForgetPrompts):
                     self._engine.send(message)
-                elif isinstance(message, Cancel) and self._jobs.leases.received(message):
+                elif isinstance(message, MeasureMedia):
+                    self._outlet.measure(message)
+                elif self._jobs.leases.received(message):
                     self._cancel([message])
             if news.calls:
                 self.division.called(line.shard, news.calls)

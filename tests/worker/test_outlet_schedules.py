@@ -2,6 +2,7 @@
 tokens of the undisturbed run, once and in order, and one end, and nothing is left behind."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,12 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fairlane.scheduler.protocol.media import MediaSpan
 from fairlane.scheduler.protocol.messages import Sampling
 from tests.support.worker import scripted
 from tests.support.worker.outlets import PATIENCE_S, OutletWorker, Record, World, quiet
 from tests.support.worker.virtual import VirtualLoop
 
 JOBS = ("one", "two")
+# The job with an image, which comes in two parts.
+SEEING, IMAGE = "two", b"image"
 workers, jobs = st.integers(0, 1), st.sampled_from(JOBS)
 tokens = st.integers(1, 9)
 
@@ -52,10 +56,13 @@ class OutletMachine(RuleBasedStateMachine):
     def begin(self, most: list[int], granted: int, n: int, logprobs: bool) -> None:
         async def begun() -> None:
             self.world = World()
+            digest = hashlib.sha256(IMAGE).digest()
+            self.world.gateway.media[digest] = IMAGE
             for job_id, each in zip(JOBS, most, strict=True):
                 plain = scripted.job(job_id, max_tokens=each, n=n, granted_until=min(granted, each))
                 sampling = Sampling(logprobs=0 if logprobs else None)
-                self.world.store.put(msgspec.structs.replace(plain, sampling=sampling, prompt_print="p"))
+                media = (MediaSpan("image", digest, 0, 1),) if job_id == SEEING else ()
+                self.world.store.put(msgspec.structs.replace(plain, sampling=sampling, prompt_print="p", media=media))
             self.saved = self.world.store.saved()
             await self.worker(0).take()
 

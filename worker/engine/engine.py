@@ -13,6 +13,7 @@ import msgspec
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Ended, Row, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.media import MediaKind
 from fairlane.scheduler.protocol.messages import Event, Job, Lease, ModelCard, Outcome, TokenDelta
 
 LookAhead = Callable[[], Sequence[Row]]
@@ -170,6 +171,12 @@ class Engine:
 
 class RemotePart(Protocol):
     """The connection to an external server."""
+
+    # The content of each item that a job in the engine names, by digest.
+    media: dict[bytes, bytes]
+
+    def measure(self, kind: MediaKind, data: bytes) -> Future[int]:
+        """Return the number of tokens that an item becomes; 0 if the server cannot read it."""
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None: ...
 

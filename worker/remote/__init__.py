@@ -3,6 +3,7 @@
     api.py      requests to a server and its replies, the same for every kind of server
     http.py     requests, server-sent events and error classes, for every kind
     vllm.py     vLLM's token-in-token-out interface
+    media.py    images and sounds at vLLM: the probe, requests, measuring
     lark.py     a job's grammar in the form that vLLM accepts
     sglang.py   SGLang's `/generate`
     openai.py   `/v1/completions` of any server; openai_wire.py has the protocol, retokenise.py serves text-only ones

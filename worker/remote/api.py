@@ -1,13 +1,21 @@
 """The interface to a server that computes tokens, the same for every kind of server."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fairlane.common.redacted import Redacted
+from fairlane.scheduler.protocol.media import MediaForm, MediaKind, MediaSpan
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 
 # Minimum share of its KV blocks after a change: with fewer, the server would preempt sequences.
 KEPT_BLOCKS = 0.9
+
+
+class MediaItem(Redacted, frozen=True):
+    """An image or a sound in a request: its place in `token_ids`, and its content."""
+
+    span: MediaSpan
+    data: bytes
 
 
 class GenerationRequest(Redacted, frozen=True):
@@ -32,6 +40,8 @@ class GenerationRequest(Redacted, frozen=True):
     repeats: Sequence[int] = ()
     # Of models that embed or score: the lengths of the inputs in `token_ids`.
     inputs: Sequence[int] = ()
+    # In the order of their places.
+    media: Sequence[MediaItem] = ()
 
 
 class Piece(Redacted, frozen=True):
@@ -77,6 +87,8 @@ class Facts(NamedTuple):
     vector_size: int | None = None
     # The vector is the score of a pair of texts.
     scores: bool = False
+    # The kinds of media that it takes, and how they stand in its prompts.
+    media: Mapping[MediaKind, MediaForm] = {}
 
     def change(self, now: "Facts") -> str:
         """Describe how the server has changed; empty if no change affects its worker."""
@@ -116,5 +128,11 @@ class Api(Protocol):
         """Yield tokens as they arrive; closing the iterator ends the request there.
 
         Raises EngineUnavailable, Refused, ProtocolViolation."""
+
+    async def measure(self, kind: MediaKind, data: bytes) -> int:
+        """Return the number of tokens that an item becomes in a prompt; 0 if the server cannot read it.
+
+        Raises EngineUnavailable, ProtocolViolation."""
+        return 0
 
     async def close(self) -> None: ...

@@ -139,6 +139,7 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
         embedding_size=UNSET if facts.vector_size is None else facts.vector_size,
         scores=facts.scores or UNSET,
         drawn=_drawn(card, facts, kind) or UNSET,
+        media=dict(facts.media) or UNSET,
     )
 
 

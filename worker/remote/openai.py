@@ -12,7 +12,15 @@ import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
+from fairlane.worker.remote.api import (
+    Api,
+    EngineUnavailable,
+    Facts,
+    GenerationRequest,
+    Piece,
+    ProtocolViolation,
+    Refused,
+)
 from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http, ModelMeta, ServedModel
 from fairlane.worker.remote.openai_wire import (
     ALL,
@@ -55,7 +63,7 @@ class _Whole(msgspec.Struct):
     choices: list[_WholeChoice] = []
 
 
-class OpenAiApi:
+class OpenAiApi(Api):
     """One model of a server."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None, card: ModelCard | None = None) -> None:

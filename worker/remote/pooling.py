@@ -15,7 +15,15 @@ import msgspec
 from fairlane.scheduler.protocol.messages import ModelCard, Sampling
 from fairlane.worker.config import EngineKind
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
+from fairlane.worker.remote.api import (
+    Api,
+    EngineUnavailable,
+    Facts,
+    GenerationRequest,
+    Piece,
+    ProtocolViolation,
+    Refused,
+)
 from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, BadStatus, Http, ServedModel
 from fairlane.worker.remote.retokenise import Retokeniser
 
@@ -83,7 +91,7 @@ class PoolingWire(NamedTuple):
     size: int = 1
 
 
-class PoolingApi:
+class PoolingApi(Api):
     """One model of a server, which embeds or scores."""
 
     def __init__(

@@ -28,7 +28,7 @@ from fairlane.scheduler.protocol.messages import (
     Resumed,
 )
 from fairlane.worker.engine.engine import LookAhead, StepRunner
-from fairlane.worker.remote.api import GenerationRequest
+from fairlane.worker.remote.api import GenerationRequest, MediaItem
 from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.streams import StreamEnd, Streams, Token
 
@@ -174,11 +174,18 @@ class RemoteRunner(StepRunner):
             return False
         if not self._streams.is_up or time.monotonic() < choice.not_before_s:
             return False
+        media = self._media(choice.job)
+        if len(media) < len(choice.job.media):  # released with the job, which is dropped in a moment
+            return False
         choice.runs += 1
-        self._streams.open(row.seq, self._ask(choice))
+        self._streams.open(row.seq, self._ask(choice, media))
         return True
 
-    def _ask(self, choice: _Choice) -> GenerationRequest:
+    def _media(self, job: Job) -> list[MediaItem]:
+        found = [(span, self._streams.media.get(span.digest)) for span in job.media]
+        return [MediaItem(span, data) for span, data in found if data is not None]
+
+    def _ask(self, choice: _Choice, media: Sequence[MediaItem]) -> GenerationRequest:
         # A server that restarts the grammar must repeat the output first.
         job, output = choice.job, choice.output
         repeats = output if job.grammar and not self._resumes_grammars else []
@@ -200,6 +207,7 @@ class RemoteRunner(StepRunner):
             begun=len(known) if job.grammar else 0,
             repeats=[*repeats],
             inputs=job.inputs or (len(job.prompt),),
+            media=media,
         )
 
     def _take(self, row: Row, found: _Found) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation
+from fairlane.worker.remote.api import Api, EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation
 from fairlane.worker.remote.http import Answer, Http, ServedModel, decode_chunk, stream_failure
 from fairlane.worker.remote.prompt_logprobs import missing
 
@@ -80,7 +80,7 @@ class _Behaviour(NamedTuple):
     priority_sign: int
 
 
-class SglangApi:
+class SglangApi(Api):
     """One SGLang server."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None) -> None:

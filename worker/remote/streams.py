@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -17,6 +18,7 @@ import msgspec
 
 from fairlane.common.redacted import Redacted
 from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.protocol.media import MediaKind
 from fairlane.scheduler.protocol.messages import PositionLogprobs
 from fairlane.worker.remote.api import (
     Api,
@@ -90,6 +92,8 @@ class Streams:
 
     def __init__(self, api: Api, vocab_size: int, *, facts: Facts | None = None, lease_s: float | None = None) -> None:
         """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence."""
+        # The content of each item that a job here names, by digest. The worker's event loop writes it.
+        self.media: dict[bytes, bytes] = {}
         self._api = api
         self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)
         self._vocab_size = vocab_size
@@ -115,6 +119,10 @@ class Streams:
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():
             self._loop.close()
+
+    def measure(self, kind: MediaKind, data: bytes) -> Future[int]:
+        """Ask for the number of tokens of an item; see `Api.measure`."""
+        return asyncio.run_coroutine_threadsafe(self._api.measure(kind, data), self._loop)
 
     def open(self, seq: SeqId, request: GenerationRequest) -> None:
         """Request a choice's next tokens; its previous stream must have ended."""

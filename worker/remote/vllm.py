@@ -5,16 +5,26 @@ Shapes: vllm/entrypoints/scale_out/token_in_token_out (0.32). A stop token is in
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fairlane.scheduler.protocol import engine_priority
+from fairlane.scheduler.protocol.media import MediaKind
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
+from fairlane.worker.remote import media
+from fairlane.worker.remote.api import (
+    Api,
+    EngineUnavailable,
+    Facts,
+    GenerationRequest,
+    Piece,
+    ProtocolViolation,
+    Refused,
+)
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER
 from fairlane.worker.remote.openai_wire import read
@@ -49,7 +59,7 @@ class _LogProbs(msgspec.Struct):
     content: list[_TokenLogProbs] | None = None
 
 
-class _Whole(msgspec.Struct):
+class _Whole(media.Expansion):
     prompt_logprobs: VllmPrompt | None = None
 
 
@@ -57,9 +67,10 @@ class _ProbeResult(NamedTuple):
     started: bytes
     takes_grammars: bool
     resumes_grammars: bool
+    media: Mapping[MediaKind, media.Placing]
 
 
-class VllmApi:
+class VllmApi(Api):
     """One model of a server: its base model, or an adapter."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
@@ -85,6 +96,7 @@ class VllmApi:
             takes_grammars=probed.takes_grammars,
             resumes_grammars=probed.resumes_grammars,
             lacks=LACKS,
+            media={kind: placing.form for kind, placing in probed.media.items()},
         )
 
     def serving(self, card: ModelCard) -> "VllmApi":
@@ -93,13 +105,32 @@ class VllmApi:
         return other
 
     async def _probe(self, metrics: bytes) -> _ProbeResult:
-        """Probe grammars once per start of the server, because a probe occupies a slot."""
+        """Probe grammars and media once per start of the server, because a probe occupies a slot."""
         started = _started(metrics)
         if self._probed is None or self._probed.started != started:
             await self._check_interface()
             takes = await self._completes(started, begun=0)
-            self._probed = _ProbeResult(started, takes, takes and await self._completes(started, begun=1))
+            resumes = takes and await self._completes(started, begun=1)
+            self._probed = _ProbeResult(started, takes, resumes, await self._media(started))
         return self._probed
+
+    async def _media(self, started: bytes) -> Mapping[MediaKind, media.Placing]:
+        """Return the kinds of media that the model takes. Raises EngineUnavailable as `_completes` does."""
+        try:
+            async with asyncio.timeout(_TRIAL_S):
+                found = await media.find(self._http, self._model, self._expand)
+        except TimeoutError:
+            raise EngineUnavailable("it does not answer in time") from None
+        if not await self._still_runs(started):
+            raise EngineUnavailable("it was restarted")
+        return found
+
+    async def _expand(self, request: GenerationRequest, targets: Mapping[MediaKind, int]) -> media.Expansion:
+        body = _whole(_body(request, self._model) | media.fields(request, targets))
+        return await self._http.answer(GENERATE, body, media.Expansion)
+
+    async def _still_runs(self, started: bytes) -> bool:
+        return await self._http.is_healthy("/health") and _started(await self._http.text("/metrics")) == started
 
     async def _completes(self, started: bytes, begun: int) -> bool:
         """Return whether the server completes a grammar of which `begun` tokens are in the prompt.
@@ -124,7 +155,7 @@ class VllmApi:
         except Refused:
             return False
         except (EngineUnavailable, ProtocolViolation) as error:
-            if await self._http.is_healthy("/health") and _started(await self._http.text("/metrics")) == started:
+            if await self._still_runs(started):
                 return False  # its grammar support fails
             raise EngineUnavailable(str(error)) from None
         return came == rest[begun:]
@@ -135,9 +166,12 @@ class VllmApi:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         ids, most = [request.request_id, f"generate-tokens-{request.request_id}"], request.sampling.logprobs or 0
         body = _body(request, self._model)
+        if request.media:
+            body |= media.fields(request, self._targets)
         if request.sampling.prompt_logprobs is not None:
             yield Piece(prompt_logprobs=await self._prompt_logprobs(request, body, request.sampling.prompt_logprobs))
-        run = self._http.pieces(GENERATE, body, lambda line: _piece(line, most), (ABORT, {"request_ids": ids}))
+        reads = media.checking(request, lambda line: _piece(line, most))
+        run = self._http.pieces(GENERATE, body, reads, (ABORT, {"request_ids": ids}))
         async with aclosing(run) as pieces:
             async for piece in pieces:
                 yield piece
@@ -147,10 +181,17 @@ class VllmApi:
     ) -> list[PositionLogprobs]:
         changes = {"max_tokens": 1, "min_tokens": 0, "logprobs": None, "prompt_logprobs": most}
         params = {**body["sampling_params"], **changes, "structured_outputs": None, "extra_args": {PACED: 1}}
-        asked = {**body, "request_id": f"{request.request_id}-prompt", "sampling_params": params, "stream": False}
-        del asked["stream_options"]
+        asked = _whole({**body, "request_id": f"{request.request_id}-prompt", "sampling_params": params})
         found = await self._http.answer(GENERATE, asked, _Whole)
-        return read_vllm(request.token_ids, found.prompt_logprobs, most)
+        prompt = media.check(request, found) if request.media else request.token_ids
+        return read_vllm(prompt, found.prompt_logprobs, most)
+
+    async def measure(self, kind: MediaKind, data: bytes) -> int:
+        return await media.measure(self._http, self._model, kind, data)
+
+    @property
+    def _targets(self) -> Mapping[MediaKind, int]:
+        return {} if self._probed is None else {kind: one.target for kind, one in self._probed.media.items()}
 
     async def close(self) -> None:
         await self._http.close()
@@ -213,6 +254,11 @@ def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
+
+
+def _whole(body: dict[str, Any]) -> dict[str, Any]:
+    """Ask for a reply in one piece."""
+    return {name: value for name, value in body.items() if name != "stream_options"} | {"stream": False}
 
 
 def _piece(data: bytes, most: int) -> Piece:

@@ -12,7 +12,7 @@ from fairlane.gateway.pipeline.streams import JobStreams
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.store import Ask
 from fairlane.scheduler.links.connection import Link
-from fairlane.scheduler.links.frames import ToGateway
+from fairlane.scheduler.links.frames import Fetch, Measured, MediaPart, ToGateway
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, PositionLogprobs, TokenDelta
 
 
@@ -30,6 +30,10 @@ class GatewayEnd:
     epochs: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     fault: BaseException | None = None
     queue_name: str = "q"
+    media: dict[bytes, bytes] = field(default_factory=dict)
+    part_bytes: int = 4
+    """Of an item, in a message."""
+    measured: list[tuple[bytes, int]] = field(default_factory=list)
     addressed: list[ToGateway] = field(default_factory=list)
     """Messages of the links, for tests that count them."""
 
@@ -74,7 +78,14 @@ class GatewayEnd:
 
     def received(self, link: Link, messages: Sequence[ToGateway]) -> None:
         self.addressed += messages
-        self.streams.received(link, messages)
+        self.streams.received(link, [each for each in messages if not isinstance(each, Fetch | Measured)])
+        for message in messages:
+            if isinstance(message, Fetch):
+                whole = self.media.get(message.digest, b"")
+                part = whole[message.start : message.start + self.part_bytes]
+                link.send([MediaPart(message.digest, message.start, len(whole), part)])
+            elif isinstance(message, Measured):
+                self.measured.append((message.digest, message.tokens))
 
     def lost(self, link: Link) -> None:
         self.streams.lost(link)

@@ -3,13 +3,15 @@
 import asyncio
 import copy
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 
 import redis
 
 from fairlane.scheduler.links.dialer import GatewayPeer
+from fairlane.scheduler.protocol.media import MediaKind
 from fairlane.scheduler.protocol.messages import (
     Event,
     Finished,
@@ -168,6 +170,27 @@ class Run:
         return all(len(made) >= len(script(self.lease.job, choice)) for choice, made in enumerate(self.made))
 
 
+@dataclass
+class MediaEngine:
+    """The part of an engine that takes media. It counts a token for each byte, and cannot read some."""
+
+    media: dict[bytes, bytes] = field(default_factory=dict)
+    unreadable: set[bytes] = field(default_factory=set)
+    fails: bool = False
+
+    def measure(self, kind: MediaKind, data: bytes) -> Future[int]:
+        found: Future[int] = Future()
+        if self.fails:
+            found.set_exception(RuntimeError("away"))
+        else:
+            found.set_result(0 if data in self.unreadable else len(data))
+        return found
+
+    def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class OutletWorker:
     """An outlet and its owner. The engine's reports and the link's writes wait until a test moves them on."""
 
@@ -180,6 +203,7 @@ class OutletWorker:
         self.reported: deque[Publication] = deque()
         self.is_up = True
         self.reached = 0
+        self.engine = MediaEngine()
         self._link: MemoryLink | None = None
         self._serials = iter(range(10**6))
         self.outlet = Outlet(
@@ -192,6 +216,7 @@ class OutletWorker:
             ],
             link=StoreLink(5.0),
             on_reached=self._reach,
+            remote=self.engine,
             patience_s=PATIENCE_S,
         )
         self._task = asyncio.get_running_loop().create_task(self.outlet.run())
@@ -209,7 +234,7 @@ class OutletWorker:
     def _reach(self) -> None:
         self.reached += 1
 
-    def _dial(self, _job: Job, peer: GatewayPeer) -> MemoryLink:
+    def _dial(self, _gateway_id: str, _address: str, peer: GatewayPeer) -> MemoryLink:
         self._link = MemoryLink(self.gateway, peer, self.name, is_up=self.is_up)
         return self._link
 
@@ -218,6 +243,7 @@ class OutletWorker:
     def start_job(self, lease: Lease, *, again: bool) -> None:
         job = lease.job
         self.started[job.job_id] += 1
+        assert self.engine.media.keys() >= {span.digest for span in job.media}, "a job started without its media"
         made = [list(ids) for ids in lease.generated] or [[] for _ in range(job.n)]
         assert again == (job.job_id in self.runs) or again, "a job was started twice"
         self.runs[job.job_id] = Run(lease, made, job.granted_until)
@@ -411,4 +437,5 @@ class World:
         for worker in self.all:
             assert worker.held.ids() == []
             assert not any(gateway.streams for gateway in worker.outlet._gateways.values())
+            assert worker.engine.media == {}
         assert not any(self.gateway.streams._streams.values())

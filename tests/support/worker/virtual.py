@@ -165,7 +165,7 @@ class VirtualStore:
     async def report(self, worker_id: str, items: Sequence[Progress], *, serial: str) -> set[str]:
         return await self._call(lambda: self.queue.report(worker_id, items))
 
-    def dial(self, worker_id: str, _job: Job, peer: GatewayPeer) -> MemoryLink:
+    def dial(self, worker_id: str, _gateway_id: str, _address: str, peer: GatewayPeer) -> MemoryLink:
         """Return a worker's link to the gateway, whose writes take drawn times in each direction."""
         link, loop, due_s = MemoryLink(self.gateway, peer, worker_id), asyncio.get_running_loop(), [0.0, 0.0]
 
