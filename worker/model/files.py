@@ -119,7 +119,8 @@ def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
         tokenizer = AutoTokenizer.from_pretrained(files.directory)
     if not tokenizer.is_fast:
         raise ModelError(f"model {files.name}: its tokenizer has no fast version (tokenizer.json)")
-    context_length = getattr(config, "max_position_embeddings", None)
+    text = config.get_text_config()  # of a model that takes images too, one part of its configuration
+    context_length = getattr(text, "max_position_embeddings", None)
     if not context_length:
         raise ModelError(f"model {files.name}: its configuration has no context length")
     backend = tokenizer.backend_tokenizer
@@ -131,10 +132,10 @@ def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
     return ModelCard(
         model=files.name,
         tokenizer_json=backend.to_str(),
-        chat_template=_chat_template(tokenizer.chat_template),
+        chat_template=_chat_template(tokenizer.chat_template or _processor_template(files.directory)),
         context_length=int(context_length),
-        vocab_size=int(config.vocab_size),
-        eos_token_ids=_token_ids(config.eos_token_id, generation.eos_token_id, tokenizer.eos_token_id),
+        vocab_size=int(text.vocab_size),
+        eos_token_ids=_token_ids(text.eos_token_id, generation.eos_token_id, tokenizer.eos_token_id),
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
         response_template=_response_template(files.directory),
@@ -157,6 +158,11 @@ def _chat_template(found: object) -> str | None:
     if isinstance(found, dict):
         found = found.get("default")
     return found if isinstance(found, str) else None
+
+
+def _processor_template(directory: Path) -> object:
+    file = directory / "chat_template.json"
+    return _read_json(file).get("chat_template") if file.is_file() else None
 
 
 def _response_template(directory: Path) -> str | UnsetType:

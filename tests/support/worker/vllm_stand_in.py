@@ -284,10 +284,21 @@ class VllmStandIn:
             return JSONResponse({"error": {"message": "no"}}, self.refuses)
         if body["model"] not in (None, self.model, *self.adapters):
             return JSONResponse({"error": {"message": "no such model"}}, 404)
+        body = self.read(body)
+        if isinstance(body, Response):
+            return body
         if not body["stream"]:
-            found = of_prompt(body["token_ids"], body["sampling_params"]["prompt_logprobs"])
-            return JSONResponse({"choices": [], "prompt_logprobs": None if self.lies == "unscored" else found})
+            return JSONResponse(self._whole(body))
         return StreamingResponse(self._stream(request, body), media_type="text/event-stream")
+
+    def read(self, body: dict[str, Any]) -> dict[str, Any] | Response:
+        """Return a request as it is computed."""
+        return body
+
+    def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
+        most = body["sampling_params"].get("prompt_logprobs")
+        found = None if most is None or self.lies == "unscored" else of_prompt(body["token_ids"], most)
+        return {"choices": [], "prompt_logprobs": found}
 
     async def _stream(self, request: Request, body: dict[str, Any]) -> AsyncIterator[str]:
         sampling, context = body["sampling_params"], [*body["token_ids"]]
@@ -353,7 +364,11 @@ class VllmStandIn:
         if self.grammars == "failed" and body["sampling_params"].get("structured_outputs"):
             reason = "error"
         choice = {"index": 0, "token_ids": token_ids, "logprobs": logprobs, "finish_reason": reason}
-        return f"data: {json.dumps({'choices': [choice], 'usage': usage})}\n\n"
+        return f"data: {json.dumps({'choices': [choice], 'usage': usage, **self.more(body, number)})}\n\n"
+
+    def more(self, body: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return further fields of a stream's chunk, counted from 1."""
+        return {}
 
     @contextlib.asynccontextmanager
     async def _slot(self, request_id: str, priority: int) -> AsyncIterator[None]:

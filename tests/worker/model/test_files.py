@@ -197,6 +197,22 @@ def test_every_token_that_may_end_an_answer_is_on_the_card(unpacked: ModelFiles,
     assert model_card(ModelFiles("several", directory)).eos_token_ids == (2, 5, 7)
 
 
+def test_a_model_that_takes_images_has_its_sizes_in_the_part_for_text(unpacked: ModelFiles, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(unpacked.directory, tmp_path / "seeing"))
+    text = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({"model_type": "llava", "text_config": text}))
+
+    assert model_card(ModelFiles("small", directory)) == model_card(unpacked)
+
+
+def test_a_chat_template_may_be_a_file_of_its_processor(unpacked: ModelFiles, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(unpacked.directory, tmp_path / "seeing"))
+    (directory / "chat_template.jinja").unlink()
+    (directory / "chat_template.json").write_text('{"chat_template": "{{ 1 }}"}')
+
+    assert model_card(ModelFiles("small", directory)).chat_template == "{{ 1 }}"
+
+
 def drawing(unpacked: ModelFiles, directory: Path, stated: str) -> ModelFiles:
     """The model with this `generation_config.json`."""
     shutil.copytree(unpacked.directory, directory)
