@@ -24,7 +24,6 @@ from fairlane.scheduler.protocol.messages import (
     Cancel,
     Finished,
     FinishReason,
-    Job,
     Lease,
     ModelCard,
     Outcome,
@@ -215,11 +214,11 @@ def _finished(lease: Lease, outcome: Outcome) -> Finished:
 class Line:
     """The link to one gateway, which can also wait until the gateway has handled all that was sent."""
 
-    def __init__(self, queue: str, registry: RedisRegistry, job: Job, peer: GatewayPeer) -> None:
+    def __init__(self, queue: str, registry: RedisRegistry, gateway_id: str, address: str, peer: GatewayPeer) -> None:
         self._peer = peer
         self._echoed = asyncio.Event()
         self._is_lost = False
-        self.link = dial(WORKER_ID, queue, registry, job, self)
+        self.link = dial(WORKER_ID, queue, registry, gateway_id, address, self)
 
     async def handled(self) -> None:
         """Wait until the gateway refuses a job that it does not know; before that, until the link is open."""
@@ -251,8 +250,8 @@ class Line:
 def outlet(owner: JobOwner, report: Report, queue: RedisQueue, registry: RedisRegistry, lines: list[Line]) -> Outlet:
     """What sends this worker's tokens to the gateways, each a new one of `lines`, and its progress to the store."""
 
-    def new_link(job: Job, peer: GatewayPeer) -> Dialer:
-        lines.append(Line(queue.name, registry, job, peer))
+    def new_link(gateway_id: str, address: str, peer: GatewayPeer) -> Dialer:
+        lines.append(Line(queue.name, registry, gateway_id, address, peer))
         return lines[-1].link
 
     return Outlet(

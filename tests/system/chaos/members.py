@@ -77,7 +77,6 @@ def gateway() -> int:
 
 
 def worker() -> int:
-    import msgspec
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
@@ -140,10 +139,11 @@ def worker() -> int:
 
     dial = runtime.dial
 
-    def dial_through_proxy(worker_id: str, queue: str, registry: Any, job: Any, peer: Any, **options: Any) -> Any:
-        port = job.gateway_address.rpartition(":")[2]
-        through = msgspec.structs.replace(job, gateway_address=f"tcp://127.0.0.1:{links[port]}")
-        return dial(worker_id, queue, registry, through, peer, **options)
+    def dial_through_proxy(
+        worker_id: str, queue: str, registry: Any, gateway_id: str, address: str, peer: Any, **options: Any
+    ) -> Any:
+        through = f"tcp://127.0.0.1:{links[address.rpartition(':')[2]]}"
+        return dial(worker_id, queue, registry, gateway_id, through, peer, **options)
 
     runtime.dial = dial_through_proxy
     outlets, held, planners = _tracked(Outlet), _tracked(HeldLeases), _tracked(Planner)
