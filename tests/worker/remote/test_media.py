@@ -17,7 +17,7 @@ from fairlane.worker.remote.api import Api
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import RemoteClient, facts_of, remote_client
-from tests.support.worker.vision_stand_in import (
+from tests.support.worker.vision.stand_in import (
     AFTER,
     BEFORE,
     MAGIC,
@@ -100,7 +100,7 @@ def test_a_server_is_probed_once_in_a_life() -> None:
 
 
 def test_the_token_that_stands_for_an_image_may_be_one_that_its_tokens_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.support.worker.vision_stand_in._expansion", lambda image: [PATCH] * tokens_of(image))
+    monkeypatch.setattr("tests.support.worker.vision.stand_in._expansion", lambda image: [PATCH] * tokens_of(image))
     with VisionStandIn(names={"<image>": TARGET}) as server:
         assert facts_of(VllmApi(server.url, None)).media
 
