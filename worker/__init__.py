@@ -7,6 +7,7 @@
     embedding/        embedding models
     attention/        paged attention by device
     shards/           the queue as its shards: free capacity divided over them, calls and reports to each
+    media/            images and sounds of jobs, fetched from their gateways, and measured for them
     native/           C++ kernels for CPUs
     vllm/             a plugin that applies our lanes inside vLLM's own scheduler
     __main__.py       the process: settings are checked (`config.py`) before torch is imported
@@ -20,7 +21,6 @@
     accounts.py       each job's consumption: its share of the steps' time, and KV block milliseconds
     block_reports.py  the owners of the KV blocks, for operators who watch
     outlet.py         tokens to the gateways, over links, and progress to the store
-    media.py          images and sounds of jobs, fetched from their gateways, and measured for them
     engine_jobs.py    the jobs in the engine, as gateways start, grant and cancel them
     output_stream.py  one lease's output, until its gateway has the end
     heartbeat.py      load and speed for the registry, learned costs for the simulator

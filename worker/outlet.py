@@ -10,7 +10,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -20,12 +19,13 @@ from fairlane.scheduler.links.dialer import GatewayPeer
 from fairlane.scheduler.links.frames import Closed, Granted, Left, MediaPart, Open, Opened, Refused, Stop
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
 from fairlane.scheduler.protocol.media import MeasureMedia
-from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.types import charged_when_taken
 from fairlane.store.bounds import PER_CALL
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine.engine import RemotePart
-from fairlane.worker.media import Items, Media
+from fairlane.worker.media.items import Items
+from fairlane.worker.media.starts import JobOwner, JobStarts
 from fairlane.worker.output_stream import OutputStream, messages_of
 from fairlane.worker.reports import Publication
 from fairlane.worker.shards.store_reports import StoreCalls, StoreReports
@@ -43,7 +43,6 @@ UNREACHED_S = 3.0
 # A gateway that is out of reach is dialled for this many times the patience with it: three leases, after which the
 # store cancels the jobs of a dead gateway.
 REDIAL_PATIENCES = 6
-LOST_MEDIA = "an image or a sound of the request is no longer available"
 
 
 class GatewayLink(Protocol):
@@ -61,23 +60,6 @@ class GatewayLink(Protocol):
 Dial = Callable[[str, str, GatewayPeer], GatewayLink]
 
 
-class JobOwner(Protocol):
-    """The worker's server, which moves jobs into and out of the engine."""
-
-    def start_job(self, lease: Lease, *, again: bool) -> None:
-        """Give a job to the engine. `again`: it runs already, from fewer tokens, and begins anew."""
-
-    def grant_job(self, job_id: str, granted_until: int) -> None: ...
-
-    def cancel_job(self, job_id: str) -> None: ...
-
-    def drop_jobs(self, jobs: Sequence[tuple[str, int]], why: str) -> None:
-        """Remove jobs from the engine, by id and epoch."""
-
-    def forget_job(self, job_id: str, epoch: int) -> None:
-        """Called when the store no longer assigns the job to this worker."""
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Stream(OutputStream):
     gateway: "_Gateway"
@@ -88,6 +70,7 @@ class _Stream(OutputStream):
 class _Gateway:
     outlet: "Outlet"
     gateway_id: str
+    address: str
     streams: dict[int, _Stream] = field(default_factory=dict)
     link: GatewayLink = field(init=False)
     items: Items = field(init=False)
@@ -102,6 +85,14 @@ class _Gateway:
 
     def __post_init__(self) -> None:
         self.patience_s = self.outlet.patience_s
+        self.link = self.outlet.dial(self.gateway_id, self.address, self)
+        self.items = Items(self.link.send)
+        self.task = asyncio.get_running_loop().create_task(self.link.run(), name=f"link {self.gateway_id}")
+
+    def close(self) -> None:
+        self.task.cancel()
+        self.disarm()
+        self.stop_avoiding()
 
     def arm(self) -> None:
         """Set the timer for the present state. A timer that runs is not restarted: more jobs must not postpone it."""
@@ -164,7 +155,7 @@ class _Gateway:
                 case Opened():
                     self.outlet.opened(stream, message)
                 case Granted():
-                    self.outlet.grant(stream, message.granted_until)
+                    self.outlet.starts.grant(stream, message.granted_until)
                 case Stop():
                     self.outlet.stop(stream)
                 case Closed():
@@ -192,8 +183,8 @@ class Outlet:
         self.owner = owner
         self.on_reached = on_reached
         self.patience_s = patience_s
-        self._dial = dial
-        self._media = Media(remote)
+        self.dial = dial
+        self.starts = JobStarts(owner, remote)
         self._streams: dict[str, _Stream] = {}
         self._gateways: dict[str, _Gateway] = {}
         self._numbers = count(1)
@@ -220,7 +211,7 @@ class Outlet:
             gateway.streams[stream.number] = self._streams[stream.job_id] = stream
             opening[gateway].append(Open(stream.number, *stream.key))
             if not stream.waits:
-                self._start(stream, again=False)
+                self.starts.start(stream, gateway.items, again=False)
         for gateway, opens in opening.items():
             gateway.arm()
             gateway.link.send(opens)
@@ -240,47 +231,18 @@ class Outlet:
         if stream is None or not (stream.waits or stream.lacks_media or stream.end is not None):
             return True
         if stream.waits or stream.lacks_media:
-            self._withhold(stream, "it was cancelled before its gateway answered")
+            self.starts.withhold(stream, "it was cancelled before its gateway answered")
         if not stream.gateway.link.is_open:
             self._return([stream])  # the store ends it then, and notifies its gateway
         elif stream.end is None:  # its gateway gets the end in place of the tokens
-            self._end(stream, Outcome.CANCELLED)
+            self.starts.end(stream, stream.gateway.items, Outcome.CANCELLED)
         return False
 
     def measure(self, asked: MeasureMedia) -> None:
         """Report an item's number of tokens to the gateway that asks for it."""
         gateway = self._gateway(asked.gateway_id, asked.gateway_address)
         gateway.arm()
-        self._media.measure(asked, gateway.items)
-
-    def _start(self, stream: _Stream, *, again: bool) -> None:
-        """Give a job to the engine, as soon as its media are here."""
-        digests = frozenset(span.digest for span in stream.lease.job.media)
-        then = partial(self._fetched, stream)
-        stream.lacks_media = bool(digests) and not self._media.hold(stream.key, digests, stream.gateway.items, then)
-        if not stream.lacks_media:
-            self.owner.start_job(stream.lease, again=again)
-
-    def _fetched(self, stream: _Stream, is_whole: bool) -> None:
-        if is_whole:
-            stream.lacks_media = False
-            self.owner.start_job(stream.lease, again=False)
-        else:
-            self._withhold(stream, LOST_MEDIA)
-            self._end(stream, Outcome.FAILED, LOST_MEDIA)
-
-    def _withhold(self, stream: _Stream, why: str) -> None:
-        # The engine reports its capacity anew, since the queue was asked without this job's part.
-        stream.waits = stream.lacks_media = False
-        self._media.release(stream.key)
-        self.owner.drop_jobs([stream.key], why)
-
-    def _end(self, stream: _Stream, outcome: Outcome, error: str = "") -> None:
-        """End a job that the engine does not have."""
-        end = Finished(job_id=stream.job_id, epoch=stream.lease.epoch, outcome=outcome, error=error)
-        stream.record([end])
-        if stream.is_open:
-            stream.gateway.link.send(messages_of(stream.number, (end,)))
+        self.starts.media.measure(asked, gateway.items)
 
     # Output.
 
@@ -316,21 +278,13 @@ class Outlet:
             stream.begin(has)
             job = msgspec.structs.replace(stream.lease.job, granted_until=message.granted_until)
             stream.lease = msgspec.structs.replace(stream.lease, job=job, generated=has)
-            self._start(stream, again=again)
+            self.starts.start(stream, stream.gateway.items, again=again)
             return
         messages = [message for event in stream.since(has) for message in messages_of(stream.number, (event,))]
         if messages:
             stream.gateway.link.send(messages)
         if message.granted_until > stream.lease.job.granted_until:
-            self.grant(stream, message.granted_until)
-
-    def grant(self, stream: _Stream, granted_until: int) -> None:
-        """Let each choice grow to this number of tokens."""
-        if stream.lacks_media:
-            job = msgspec.structs.replace(stream.lease.job, granted_until=granted_until)
-            stream.lease = msgspec.structs.replace(stream.lease, job=job)
-        else:
-            self.owner.grant_job(stream.job_id, granted_until)
+            self.starts.grant(stream, message.granted_until)
 
     def stop(self, stream: _Stream) -> None:
         """Cancel a job as its gateway asks."""
@@ -344,8 +298,8 @@ class Outlet:
 
     def refused(self, stream: _Stream, message: Refused) -> None:
         """Drop a job whose gateway has ended it, or gets it under a later lease."""
-        stream.is_open = stream.lacks_media = False
-        self._media.release(stream.key)
+        stream.is_open = False
+        self.starts.release(stream)
         if stream.end is None or message.superseded:
             self.owner.drop_jobs([stream.key], "its gateway refused it")
         if message.superseded:  # the store ignores it, unless it has forgotten the later lease
@@ -363,8 +317,7 @@ class Outlet:
         self._return(streams)
 
     def hang_up(self, gateway: _Gateway) -> None:
-        gateway.task.cancel()
-        gateway.stop_avoiding()
+        gateway.close()
         del self._gateways[gateway.gateway_id]
 
     # Returns to the queue.
@@ -386,8 +339,7 @@ class Outlet:
         leaving: dict[_Gateway, list[_Stream]] = defaultdict(list)
         for stream in streams:
             if stream.lacks_media:
-                stream.lacks_media = False
-                self._media.release(stream.key)
+                self.starts.release(stream)
             if stream.reports.give_back(stream):
                 leaving[stream.gateway].append(stream)
         for gateway, left in leaving.items():
@@ -431,11 +383,9 @@ class Outlet:
     async def aclose(self) -> None:
         tasks = [gateway.task for gateway in self._gateways.values()]
         for gateway in self._gateways.values():
-            gateway.task.cancel()
-            gateway.disarm()
-            gateway.stop_avoiding()
+            gateway.close()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._media.aclose()
+        await self.starts.media.aclose()
 
     def lost(self, jobs: Sequence[tuple[str, int]]) -> None:
         self.owner.drop_jobs(jobs, "they were reassigned to other workers")
@@ -453,7 +403,7 @@ class Outlet:
 
     def _forget(self, stream: _Stream) -> None:
         stream.reports.forget(stream)
-        self._media.release(stream.key)
+        self.starts.release(stream)
         del self._streams[stream.job_id]
         self.owner.forget_job(*stream.key)
         stream.gateway.leave([stream])
@@ -462,8 +412,5 @@ class Outlet:
     def _gateway(self, gateway_id: str, address: str) -> _Gateway:
         gateway = self._gateways.get(gateway_id)
         if gateway is None:
-            gateway = self._gateways[gateway_id] = _Gateway(self, gateway_id)
-            gateway.link = self._dial(gateway_id, address, gateway)
-            gateway.items = Items(gateway.link.send)
-            gateway.task = asyncio.get_running_loop().create_task(gateway.link.run(), name=f"link {gateway_id}")
+            gateway = self._gateways[gateway_id] = _Gateway(self, gateway_id, address)
         return gateway

@@ -37,7 +37,8 @@ from fairlane.scheduler.queue.types import Progress
 from fairlane.store.bounds import PER_CALL
 from fairlane.store.connections import connections
 from fairlane.store.retry import StoreLink
-from fairlane.worker.outlet import JobOwner, Outlet
+from fairlane.worker.media.starts import JobOwner
+from fairlane.worker.outlet import Outlet
 from fairlane.worker.reports import Publication
 from fairlane.worker.runtime import dial
 from fairlane.worker.shards.store_reports import Report, StoreCalls

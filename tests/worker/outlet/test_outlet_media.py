@@ -10,8 +10,8 @@ import pytest
 from fairlane.scheduler.links.frames import Fetch
 from fairlane.scheduler.protocol.media import MeasureMedia, MediaSpan
 from fairlane.scheduler.protocol.messages import Job, Outcome
-from fairlane.worker import media
-from fairlane.worker.outlet import LOST_MEDIA
+from fairlane.worker.media import items
+from fairlane.worker.media.starts import LOST_MEDIA
 from tests.support.worker import scripted
 from tests.support.worker.outlets import PATIENCE_S, OutletWorker, World, quiet, script
 from tests.support.worker.virtual import in_virtual_time
@@ -198,7 +198,7 @@ def test_a_job_that_is_taken_over_fetches_its_media_before_it_goes_on() -> None:
 
 
 def test_more_than_a_worker_keeps_waits_for_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media, "MOST_BYTES", len(IMAGE))
+    monkeypatch.setattr(items, "MOST_BYTES", len(IMAGE))
 
     async def scenario(world: World, worker: OutletWorker) -> None:
         await taken(world, worker, job("a"))
