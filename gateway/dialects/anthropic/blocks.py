@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Text, as_unicode, json_text
 from fairlane.gateway.dialects.openai.message_parts import readable
 
 # Characters of one call's input as JSON.
@@ -138,9 +138,9 @@ def _only_type(block: Mapping[str, object]) -> dict[str, object]:
 def _as_json(given: object) -> str:
     if given in (None, ""):
         return "{}"
-    if not isinstance(given, dict):
+    if not isinstance(given, dict | str):
         raise PydanticCustomError("input", "must be an object")
-    text = json_text(given)
+    text = as_unicode(given) if isinstance(given, str) else json_text(given)  # a text: the JSON of a stream, unparsed
     if len(text) > MAX_INPUT_CHARS:
         raise PydanticCustomError("input", f"must have at most {MAX_INPUT_CHARS} characters as JSON")
     return text

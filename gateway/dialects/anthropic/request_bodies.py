@@ -10,7 +10,15 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from fairlane.gateway.dialects.anthropic.blocks import Blocks, TextBlocks
 from fairlane.gateway.dialects.anthropic.tools import AnyTool
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Identifier, Ignored, as_unicode, lenient_in
+from fairlane.gateway.dialects.openai.field_types import (
+    Fields,
+    Hint,
+    Identifier,
+    Ignored,
+    NoneIfEmpty,
+    as_unicode,
+    lenient_in,
+)
 from fairlane.gateway.dialects.openai.neutral import Neutral, hint
 from fairlane.gateway.dialects.openai.rendering import TemplateVariables
 from fairlane.gateway.dialects.openai.request_bodies import (
@@ -99,10 +107,10 @@ class PromptBody(Fields):
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
     system: TextBlocks | None = None
     tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: ToolChoiceBody | None = None
-    thinking: ThinkingBody | None = None
+    tool_choice: Annotated[ToolChoiceBody | None, NoneIfEmpty] = None
+    thinking: Annotated[ThinkingBody | None, NoneIfEmpty] = None
     output_config: OutputConfig | None = None
-    output_format: JsonFormat | None = None
+    output_format: Annotated[JsonFormat | None, NoneIfEmpty] = None
     cache_control: Ignored = None
     context_management: ContextManagement | None = None
     user_profile_id: Ignored = None
@@ -125,7 +133,7 @@ class MessagesBody(PromptBody):
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     close_json: bool | None = None
-    service_tier: ServiceTier | None = None
+    service_tier: Annotated[ServiceTier | None, NoneIfEmpty] = None
     metadata: Ignored = None
     diagnostics: Ignored = None
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None

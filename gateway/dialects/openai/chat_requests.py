@@ -7,7 +7,7 @@ from fairlane.gateway.dialects.openai.chat_tools import read_functions
 from fairlane.gateway.dialects.openai.message_parts import Part, medium_of, read_parts
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.dialects.openai.reading import Reading, checked
-from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort
+from fairlane.gateway.dialects.openai.rendering import USUAL_RENDERING, Rendering, with_effort, with_switch
 from fairlane.gateway.dialects.openai.request_bodies import ChatBody, Message
 from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, common_fields
 from fairlane.gateway.dialects.openai.tools import ToolCall, text_input
@@ -18,6 +18,8 @@ _ASKING_ROLES = frozenset({"system", "developer", "user"})
 # Fields that `Rendering` has, besides the effort.
 _RENDERING_FIELDS = frozenset({"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message"})
 _RENDERING_FIELDS |= {"add_special_tokens"}
+# Other servers' fields for the reasoning.
+_SWITCHES = frozenset({"enable_thinking", "thinking", "reasoning"})
 
 
 def parse_chat(body: bytes, reading: Reading | None = None) -> ChatRequest:
@@ -38,20 +40,22 @@ def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
         messages=tuple([_turn(message, index, reading) for index, message in enumerate(chat.messages)]),
         tools=tools,
         tool_choice=choice,
-        rendering=with_effort(_rendering(chat), chat.reasoning_effort, "reasoning_effort"),
+        rendering=with_effort(_switched(chat, _rendering(chat)), chat.reasoning_effort, "reasoning_effort"),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
-        includes_reasoning=chat.include_reasoning is not False,
-        **{**common_fields(chat), **more},
+        includes_reasoning=chat.include_reasoning is not False and not (chat.reasoning and chat.reasoning.exclude),
+        **{**common_fields(chat, reading), **more},
     )
 
 
 def _rendering(chat: ChatBody) -> Rendering:
-    if _RENDERING_FIELDS.isdisjoint(chat.model_fields_set):
+    last = chat.messages[-1]
+    is_begun = last.role == "assistant" and bool(last.prefix or last.partial)
+    if _RENDERING_FIELDS.isdisjoint(chat.model_fields_set) and not is_begun:
         return USUAL_RENDERING
-    continues = bool(chat.continue_final_message)
+    continues = bool(chat.continue_final_message) or is_begun
     if continues and chat.add_generation_prompt:
         raise invalid("add_generation_prompt", "`add_generation_prompt` contradicts `continue_final_message`.")
-    if continues and (chat.messages[-1].tool_calls or chat.messages[-1].function_call):
+    if continues and (last.tool_calls or last.function_call):
         raise invalid("continue_final_message", "`continue_final_message` cannot continue a message with calls.")
     return Rendering(
         variables=chat.chat_template_kwargs or {},
@@ -59,6 +63,19 @@ def _rendering(chat: ChatBody) -> Rendering:
         begins_turn=chat.add_generation_prompt is not False,
         continues=continues,
         is_marked=bool(chat.add_special_tokens),
+    )
+
+
+def _switched(chat: ChatBody, asked: Rendering) -> Rendering:
+    if _SWITCHES.isdisjoint(chat.model_fields_set):
+        return asked
+    asked = with_switch(asked, chat.enable_thinking, "enable_thinking")
+    if chat.thinking is not None:
+        asked = with_switch(asked, chat.thinking.type != "disabled", "thinking")
+    if chat.reasoning is None:
+        return asked
+    return with_effort(
+        with_switch(asked, chat.reasoning.enabled, "reasoning"), chat.reasoning.effort, "reasoning.effort"
     )
 
 
@@ -73,7 +90,7 @@ def _turn(message: Message, index: int, reading: Reading) -> Turn:
 
         content, thought = read_parts(content, place, is_history=is_history)
     elif content is None:
-        if not calls and role != "assistant" and "content" not in message.model_fields_set:
+        if role == "user" and "content" not in message.model_fields_set:
             raise invalid(f"messages.[{index}].content", "`content` is required in a message of this role.")
         content = message.refusal or message.audio
     return Turn(

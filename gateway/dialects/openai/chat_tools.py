@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, Tag
+from pydantic import BeforeValidator, Field, PlainValidator, Tag
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.field_types import Fields, Identifier, Text
@@ -18,6 +18,8 @@ from fairlane.gateway.dialects.openai.tools import (
     by_type,
     checked_choice,
     custom_tool,
+    flat_choice,
+    nested_tool,
 )
 from fairlane.gateway.errors import invalid
 
@@ -67,6 +69,7 @@ class CustomToolBody(Fields):
 ToolBody = Annotated[
     Annotated[FunctionTool, Tag("<function>")] | Annotated[CustomToolBody, Tag("<custom>")],
     by_type("function", "custom"),
+    BeforeValidator(nested_tool),
 ]
 
 
@@ -108,17 +111,14 @@ _MODES: dict[str, ToolChoice] = {mode: ToolChoice(mode) for mode in ("none", "au
 
 
 def _choice(choice: object) -> ToolChoice:
-    match choice:
-        case str() if choice in _MODES:
-            return _MODES[choice]
+    match flat_choice(choice):
+        case str(mode) if mode in _MODES:
+            return _MODES[mode]
         case {"type": "function" | "custom"}:
             return ToolChoice("required", (_chosen(choice),))
-        case {"type": "allowed_tools", "allowed_tools": {"tools": [*tools]}} if len(tools) > MAX_TOOLS:
+        case {"type": "allowed_tools", "tools": [*tools]} if len(tools) > MAX_TOOLS:
             raise PydanticCustomError("tool_choice", f"must name at most {MAX_TOOLS} tools")
-        case {
-            "type": "allowed_tools",
-            "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [_, *_] as tools},
-        }:
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [_, *_] as tools}:
             return ToolChoice(mode, tuple(map(_chosen, tools)))
         case _:
             raise PydanticCustomError(
@@ -127,10 +127,8 @@ def _choice(choice: object) -> ToolChoice:
 
 
 def _chosen(tool: object) -> str:
-    match tool:
-        case {"type": "function", "function": {"name": str() as name}}:
-            return name
-        case {"type": "custom", "custom": {"name": str() as name}}:
+    match flat_choice(tool):
+        case {"type": "function" | "custom", "name": str() as name}:
             return name
         case _:
             raise PydanticCustomError(

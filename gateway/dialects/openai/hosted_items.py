@@ -37,6 +37,11 @@ _AGENT = "agent_message"
 HOSTED = _CALLS.keys() | _OUTPUTS | _DROPPED | {_AGENT}
 
 
+def is_extension(kind: str) -> bool:
+    """Return whether items of this type are a client's own or another server's: OpenResponses gives them a prefix."""
+    return ":" in kind
+
+
 class HostedItem(Fields):
     """An item of a tool that OpenAI runs, or of another agent."""
 
@@ -72,6 +77,6 @@ class HostedItem(Fields):
 def hosted(item: Json, info: ValidationInfo) -> Json:
     """Return the fields of a `HostedItem`, and name one that is dropped."""
     json_text(item)
-    if item["type"] in _DROPPED and info.context is not None:
+    if (item["type"] in _DROPPED or is_extension(item["type"])) and info.context is not None:
         info.context.ignore(f"input.{item['type']}")
     return {"type": item["type"], "item": item}

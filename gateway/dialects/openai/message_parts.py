@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, PlainValidator, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.media_marks import Mark, MediaFound, Medium, joined, omitted, source_of
@@ -36,6 +36,13 @@ def _piece(piece: object) -> str:
 
 # Thinking in any form in which clients return it; what cannot be read is empty.
 Thought = Annotated[str, PlainValidator(_thought, json_schema_input_type=str | list[Any])]
+
+
+def _parts(given: object) -> object:
+    """Return parts that are a plain text, as vLLM takes them, in the form of the others."""
+    if not isinstance(given, list) or not any(isinstance(part, str) for part in given):
+        return given
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in given]
 
 
 class Part(Fields):
@@ -78,7 +85,8 @@ def _form(content: object) -> str | None:
 
 
 Content = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[list[Part], Field(fail_fast=True), Tag("<parts>")],
+    Annotated[Text, Tag("<text>")]
+    | Annotated[list[Part], Field(fail_fast=True), BeforeValidator(_parts), Tag("<parts>")],
     Discriminator(_form, custom_error_type="content", custom_error_message="must be text or a list of parts"),
 ]
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from fairlane.common.redacted import Redacted
-from fairlane.gateway.dialects.openai.field_types import json_text, with_lists
+from fairlane.gateway.dialects.openai.field_types import Fields, json_text, lenient_in, with_lists
 
 MAX_VARIABLES = 32
 # Characters of one variable as JSON.
@@ -36,6 +36,22 @@ TemplateVariables = Annotated[dict[str, Any], Field(max_length=MAX_VARIABLES), A
 Documents = Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS, fail_fast=True), AfterValidator(_documents)]
 
 
+class ThinkingOptions(Fields, extra="ignore"):
+    """Whether the model reasons, as Kimi's, GLM's and DeepSeek's APIs have it."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Annotated[None, lenient_in("thinking"), WithJsonSchema({})] = None
+
+
+class ReasoningOptions(Fields, extra="ignore"):
+    """How much the model reasons, and whether that is shown, as OpenRouter has it."""
+
+    effort: EffortWord | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None
+    max_tokens: Annotated[None, lenient_in("reasoning"), WithJsonSchema({})] = None
+
+
 class Rendering(Redacted, frozen=True, kw_only=True):
     """How one conversation becomes a prompt."""
 
@@ -57,6 +73,11 @@ class Rendering(Redacted, frozen=True, kw_only=True):
 
 
 USUAL_RENDERING = Rendering()
+
+
+def with_switch(asked: Rendering, reasons: bool | None, param: str) -> Rendering:
+    """Return a rendering with this decision whether the model reasons, if any."""
+    return asked if reasons is None else replace(asked, reasons=reasons, reasons_param=param)
 
 
 def with_effort(asked: Rendering, effort: EffortWord | None, param: str) -> Rendering:

@@ -10,9 +10,25 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.dialects.openai.chat_tools import Choice, FunctionChoice, Functions, ToolBody
 from fairlane.gateway.dialects.openai.engine_fields import MAX_LOGPROBS, EngineFields
-from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Ignored, Off, Text, as_unicode, lenient_in
+from fairlane.gateway.dialects.openai.field_types import (
+    Fields,
+    Hint,
+    Ignored,
+    Lenient,
+    NoneIfEmpty,
+    Off,
+    Text,
+    as_unicode,
+    lenient_in,
+)
 from fairlane.gateway.dialects.openai.message_parts import Content, Thought
-from fairlane.gateway.dialects.openai.rendering import Documents, EffortWord, TemplateVariables
+from fairlane.gateway.dialects.openai.rendering import (
+    Documents,
+    EffortWord,
+    ReasoningOptions,
+    TemplateVariables,
+    ThinkingOptions,
+)
 from fairlane.gateway.dialects.openai.structures import StructureFields
 from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
@@ -145,6 +161,9 @@ class Message(Fields):
     reasoning_details: Thought = ""
     thinking_blocks: Thought = ""
     audio: Spoken = ""
+    # DeepSeek's and Mistral's, and Kimi's mark of a last message that the model continues.
+    prefix: Annotated[bool | None, lenient_in("messages")] = None
+    partial: Annotated[bool | None, lenient_in("messages")] = None
     # What answers contain, and clients send back.
     annotations: Annotated[None, lenient_in("messages"), WithJsonSchema({})] = None
     cache_control: Ignored = None
@@ -155,7 +174,7 @@ class RequestBody(Fields):
     """The fields of every request to a model."""
 
     model: Annotated[Hint, Field(min_length=1)]
-    service_tier: Tier | None = None
+    service_tier: Annotated[Tier | None, NoneIfEmpty] = None
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
@@ -198,12 +217,15 @@ class ChatBody(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: Annotated[Choice | None, NoneIfEmpty] = None
     parallel_tool_calls: bool | None = None
     functions: Functions | None = None
     function_call: FunctionChoice | None = None
     include_reasoning: bool | None = None
-    reasoning_effort: EffortWord | None = None
+    reasoning_effort: Annotated[EffortWord | None, NoneIfEmpty] = None
+    reasoning: Lenient[ReasoningOptions] = None
+    thinking: Lenient[ThinkingOptions] = None
+    enable_thinking: Lenient[bool] = None
     chat_template_kwargs: TemplateVariables | None = None
     documents: Documents | None = None
     add_generation_prompt: bool | None = None

@@ -265,11 +265,11 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         logprobs=completion.logprobs,
         echo=bool(completion.echo),
         returned=returned,
-        **common_fields(completion) | {"n": n, "scored": scored},
+        **common_fields(completion, reading) | {"n": n, "scored": scored},
     )
 
 
-def common_fields(body: GenerationBody) -> dict[str, Any]:
+def common_fields(body: GenerationBody, reading: Reading | None) -> dict[str, Any]:
     """Return the fields of a request that chats and completions have in common. Raises ApiError naming the field."""
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if body.max_tokens not in (None, max_tokens):
@@ -277,15 +277,15 @@ def common_fields(body: GenerationBody) -> dict[str, Any]:
     min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
-    if body.stream_options is not None and not body.stream:
-        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     structure = read_structure(body)
     if structure is not None and body.ignore_eos:
         reason = f"`ignore_eos` contradicts `{structure.param}`, which defines where the output ends."
         raise invalid("ignore_eos", reason)
     if body.prompt_logprobs is not None and body.stream:
         raise invalid("prompt_logprobs", "`prompt_logprobs` is not available in streams.")
-    options = body.stream_options
+    options = body.stream_options if body.stream else None
+    if options is not body.stream_options and reading is not None:
+        reading.ignore("stream_options")
     return {
         **stated_fields(body),
         "max_tokens": max_tokens,

@@ -11,7 +11,6 @@ from fairlane.gateway.dialects.media_marks import MediaFound
 from fairlane.gateway.dialects.openai.field_types import (
     Fields,
     Hint,
-    Identifier,
     Ignored,
     Lenient,
     NoneIfEmpty,
@@ -69,7 +68,7 @@ class TextFormat(Fields):
     """The format of the text: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: Identifier | None = None
+    name: Hint | None = None
     description: Text | None = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -78,14 +77,14 @@ class TextFormat(Fields):
 class TextBody(Fields):
     """Options of the response's text."""
 
-    format: TextFormat | None = None
+    format: Annotated[TextFormat | None, NoneIfEmpty] = None
     verbosity: Annotated[Literal["medium"] | None, lenient_in("text")] = None
 
 
 class ReasoningBody(Fields):
     """Options of the model's reasoning. Only the effort can be set."""
 
-    effort: EffortWord | None = None
+    effort: Annotated[EffortWord | None, NoneIfEmpty] = None
     summary: Annotated[Literal["auto"] | None, lenient_in("reasoning")] = None
     generate_summary: Annotated[Literal["auto"] | None, lenient_in("reasoning")] = None
     context: Annotated[Literal["auto"] | None, lenient_in("reasoning")] = None
@@ -120,7 +119,7 @@ class InputTokensBody(SampledBody):
     include: Annotated[list[Hint], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = None
     truncation: Annotated[Literal["auto", "disabled"] | None, NoneIfEmpty] = None
     tools: ResponseTools | None = None
-    tool_choice: ResponseToolChoice | None = None
+    tool_choice: Annotated[ResponseToolChoice | None, NoneIfEmpty] = None
     parallel_tool_calls: bool | None = None
     text: TextBody | None = None
     reasoning: ReasoningBody | None = None
@@ -170,8 +169,6 @@ def parse_response(
         raise invalid("conversation", "A batch's responses are only written to its output file.")
     if asked.input is None and asked.previous_response_id is None and asked.conversation is None:
         raise invalid("input", "`input` is required, unless the response continues what is stored.")
-    if asked.stream_options is not None and not asked.stream:
-        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     return _request(asked, stored, reading, store=may_store and asked.store is not False)
 
 

@@ -11,7 +11,7 @@ from fairlane.common.redacted import Redacted
 from fairlane.common.views import about
 from fairlane.gateway.dialects.media_marks import MediaFound
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, Lenient, Text
-from fairlane.gateway.dialects.openai.hosted_items import HOSTED, HostedItem, hosted
+from fairlane.gateway.dialects.openai.hosted_items import HOSTED, HostedItem, hosted, is_extension
 from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
 from fairlane.gateway.dialects.openai.message_parts import Content, marked_text, shown_parts, text_of
 from fairlane.gateway.dialects.openai.requests import Turn, is_system, merge_turns
@@ -42,7 +42,6 @@ def open_text(carried: str, opens: Open) -> str | None:
     return None if content is None else content.decode()
 
 
-CallId = Annotated[Hint, Field(min_length=1)]
 Name = Annotated[Hint, Field(min_length=1)]
 
 
@@ -105,7 +104,7 @@ class ReasoningItem(Fields):
 
 
 class _AnyCall(Fields):
-    call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
+    call_id: Annotated[Hint, about("Id of the call, which its output refers to")]
     name: Annotated[Hint | None, about("Name")] = None
     id: Annotated[Hint | None, about("Identifier")] = None
     status: Annotated[Lenient[Status], about("Current status")] = None
@@ -153,7 +152,7 @@ class OutputItem(Fields):
     """The output of a call."""
 
     type: Annotated[Literal["function_call_output", "custom_tool_call_output"], about("Type of this object")]
-    call_id: Annotated[CallId, about("Id of the call, which its output refers to")]
+    call_id: Annotated[Hint, about("Id of the call, which its output refers to")]
     output: Annotated[Content | None, about("The tool's result")]
     id: Annotated[Hint | None, about("Identifier")] = None
     name: Annotated[Name | None, about("Name")] = None
@@ -238,7 +237,7 @@ class ReferenceItem(Fields):
     """A reference to an item of a stored response, which takes its place."""
 
     type: Literal["item_reference"] = "item_reference"
-    id: CallId
+    id: Name
 
 
 PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem | HostedItem | AdditionalToolsItem
@@ -272,7 +271,7 @@ def _typed(item: object) -> object:
 
 def _tag(item: object) -> str | None:
     kind = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
-    return _TAGS.get(kind) if isinstance(kind, str) else None
+    return _TAGS.get(kind, "<hosted>" if is_extension(kind) else None) if isinstance(kind, str) else None
 
 
 def _listed(given: object) -> object:

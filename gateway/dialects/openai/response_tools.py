@@ -22,6 +22,8 @@ from fairlane.gateway.dialects.openai.tools import (
     UnservedTool,
     by_type,
     custom_tool,
+    flat_choice,
+    flat_tool,
 )
 
 Json = dict[str, Any]
@@ -92,7 +94,8 @@ CalledTool = ResponseFunction | ResponseCustomTool
 _CALLED: dict[str, type[CalledTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
 
 
-def _called_tool(tool: object, info: ValidationInfo) -> CalledTool:
+def _called_tool(given: object, info: ValidationInfo) -> CalledTool:
+    tool = flat_tool(given)
     kind = tool.get("type") if isinstance(tool, dict) else None
     if not isinstance(kind, str) or kind not in _CALLED:
         raise PydanticCustomError("tool", "has an unsupported type; use 'function' or 'custom'")
@@ -193,13 +196,13 @@ ToolChoiceBody = Mode | ChosenTool | ResponseAllowedTools
 
 
 def _read_choice(choice: object) -> ToolChoiceBody:
-    match choice:
-        case "none" | "auto" | "required":
-            return choice
-        case {"type": "function" | "custom"}:
-            return ChosenTool.model_validate(choice)
-        case {"type": "allowed_tools"}:
-            return ResponseAllowedTools.model_validate(choice)
+    match flat_choice(choice):
+        case "none" | "auto" | "required" as mode:
+            return mode
+        case {"type": "function" | "custom"} as chosen:
+            return ChosenTool.model_validate(chosen)
+        case {"type": "allowed_tools"} as allowed:
+            return ResponseAllowedTools.model_validate(allowed)
         case _:
             raise PydanticCustomError(
                 "tool_choice", "must be 'none', 'auto', 'required', or name one tool or the allowed tools"

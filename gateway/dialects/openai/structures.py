@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, StructureKind
-from fairlane.gateway.dialects.openai.field_types import Fields, Identifier, Off, Text, json_text
+from fairlane.gateway.dialects.openai.field_types import Fields, Hint, NoneIfEmpty, Off, Text, json_text
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
@@ -48,7 +48,7 @@ Choices = Annotated[
 class NamedSchema(Fields):
     """A JSON schema; the response follows it whether `strict` or not."""
 
-    name: Annotated[Identifier | None, about("Name")] = None
+    name: Annotated[Hint | None, about("Name")] = None
     description: Annotated[Text | None, about("A description for the model")] = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema"), about("The JSON schema")] = None
     strict: Annotated[bool | None, about("Whether calls or answers must match the schema")] = None
@@ -83,7 +83,7 @@ class StructuredOutputs(Fields):
 class StructureFields(Fields):
     """The fields of a body that request structured output."""
 
-    response_format: Annotated[ResponseFormat | None, about("The required format of the answer")] = None
+    response_format: Annotated[ResponseFormat | None, NoneIfEmpty, about("The required format of the answer")] = None
     structured_outputs: Annotated[
         StructuredOutputs | None, about("The required format of the answer, in vLLM's form")
     ] = None

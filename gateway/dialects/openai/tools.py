@@ -242,6 +242,38 @@ class CallBody(Fields):
     provider_specific_fields: Any = None
 
 
+def nested_tool(tool: object) -> object:
+    """Return a function in the form of a chat, if it has that of Responses, or no type."""
+    if not isinstance(tool, dict) or tool.get("type") not in (None, "function"):
+        return tool
+    if "function" in tool:
+        return {**tool, "type": "function"}
+    function = {name: value for name, value in tool.items() if name != "type"}
+    return {"type": "function", "function": function} if tool.get("type") and function else tool
+
+
+def flat_tool(tool: object) -> object:
+    """Return a function in the form of Responses, if it has that of a chat."""
+    if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("function"), dict):
+        return tool
+    return {**{name: value for name, value in tool.items() if name != "function"}, **tool["function"]}
+
+
+def flat_choice(choice: object) -> object:
+    """Return a choice of tools in the form of Responses, if it has that of chats, Mistral's API or Anthropic's."""
+    if choice == "any":
+        return "required"
+    if not isinstance(choice, dict):
+        return choice
+    kind = choice.get("type")
+    if kind in ("none", "auto", "required", "any"):
+        return flat_choice(kind)
+    if kind == "tool":
+        return {**choice, "type": "function"}
+    inner = choice.get(kind) if isinstance(kind, str) else None
+    return {**inner, "type": kind} if isinstance(inner, dict) else choice
+
+
 def checked_choice(
     tools: Sequence[Tool],
     choice: ToolChoice | None,

@@ -98,6 +98,7 @@ NEUTRAL: list[dict[str, Any]] = [
     {"tools": [TOOL], "functions": []},
     {"include_reasoning": True},
     {"include_reasoning": None},
+    {"reasoning": {"exclude": False}},
 ]
 
 
@@ -127,10 +128,11 @@ async def test_what_is_wrong_is_named(served: Served, fields: dict[str, Any], pa
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_reasoning_may_be_left_out(served: Served) -> None:
+@pytest.mark.parametrize("fields", [{"include_reasoning": False}, {"reasoning": {"exclude": True}}])
+async def test_reasoning_may_be_left_out(served: Served, fields: dict[str, Any]) -> None:
     words = "<think>Clouds. Many clouds.</think>Rain."
-    answer = await ask(served, words, include_reasoning=False)
-    choices = await streamed(served, words, include_reasoning=False)
+    answer = await ask(served, words, **fields)
+    choices = await streamed(served, words, **fields)
 
     assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": "Rain.", "refusal": None}
     assert answer.json()["usage"]["completion_tokens"] > 10

@@ -222,7 +222,7 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"input": [{**USER, "content": [{"type": "input_image", "image_url": "data:,"}]}]}, "input.[0].content"),
         ({"input": [{**USER, "content": [{"type": {}}]}]}, "input.[0].content"),
         ({"input": [{**USER, "content": [{"type": "input_text", "text": 5}]}]}, "input.[0].content"),
-        ({"input": [{**CALL, "call_id": ""}]}, "input.[0].call_id"),
+        ({"input": [{**CALL, "call_id": None}]}, "input.[0].call_id"),
         ({"input": [{**RESULT, "output": 5}]}, "input.[0].output"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),  # without what is stored
@@ -234,7 +234,6 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
-        ({"stream_options": {}}, "stream_options"),
         ({"tools": [{"type": "web_search"}]}, "tools.[0]"),
         ({"tools": [WEATHER, {"type": "local_shell"}]}, "tools.[1]"),
         ({"tools": [{"type": "mcp", "server_label": "a"}]}, "tools.[0]"),
@@ -304,7 +303,7 @@ def test_items_are_kept_as_they_can_be_read_again() -> None:
 
 
 def test_a_stored_item_that_cannot_be_read_is_no_fault_of_ours() -> None:
-    kept = KeptResponse({"output": [{**CALL, "call_id": ""}]}, [{**USER, "type": "message"}])
+    kept = KeptResponse({"output": [{**CALL, "call_id": None}]}, [{**USER, "type": "message"}])
     body = json.dumps({"model": "tiny", "input": "Go on.", "previous_response_id": "resp_1"}).encode()
 
     with pytest.raises(ApiError) as error:

@@ -39,6 +39,8 @@ def named(schema: object, **fields: object) -> dict[str, Any]:
     [
         ({"response_format": {"type": "json_object"}}, "json_schema", ANY_OBJECT, "response_format"),
         ({"response_format": named(SCHEMA)}, "json_schema", SCHEMA, "response_format.json_schema.schema"),
+        ({"response_format": named(SCHEMA, name="Answer[int]")}, "json_schema", SCHEMA,
+         "response_format.json_schema.schema"),
         ({"response_format": named(SCHEMA, strict=True, description="d")}, "json_schema", SCHEMA,
          "response_format.json_schema.schema"),
         ({"response_format": named(None)}, "json_schema", ANY_OBJECT, "response_format.json_schema.schema"),
@@ -86,7 +88,7 @@ def test_any_text_is_no_structure(fields: dict[str, object]) -> None:
         ({"response_format": {**named(SCHEMA), "schema": SCHEMA}}, "response_format.schema"),
         ({"response_format": named([1])}, "response_format.json_schema.schema"),
         ({"response_format": named({"a": "x" * MAX_STRUCTURE_CHARS})}, "response_format.json_schema.schema"),
-        ({"response_format": named(SCHEMA, name="white space")}, "response_format.json_schema.name"),
+        ({"response_format": named(SCHEMA, name=5)}, "response_format.json_schema.name"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": "[" * 100_000}, "guided_json"),
         ({"guided_regex": ""}, "guided_regex"),

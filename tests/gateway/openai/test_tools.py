@@ -76,6 +76,12 @@ def test_no_tool_shows_in_a_repr() -> None:
         ("auto", ToolChoice("auto"), ["weather", "time"]),
         ("none", ToolChoice("none"), []),
         ("required", ToolChoice("required"), ["weather", "time"]),
+        ({}, ToolChoice("auto"), ["weather", "time"]),
+        ("any", ToolChoice("required"), ["weather", "time"]),
+        ({"type": "any"}, ToolChoice("required"), ["weather", "time"]),
+        ({"type": "none"}, ToolChoice("none"), []),
+        ({"type": "function", "name": "time"}, ToolChoice("required", ("time",)), ["time"]),
+        ({"type": "tool", "name": "time"}, ToolChoice("required", ("time",)), ["time"]),
         (chose("time"), ToolChoice("required", ("time",)), ["time"]),
         (
             {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [chose("weather")]}},
@@ -132,10 +138,9 @@ AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     "too much": ({"tools": [tool(description=SECRET * (MAX_TOOLS_CHARS // len(SECRET)))]}, "tools"),
     "a choice without tools": ({"tool_choice": "required"}, "tool_choice"),
     "a chosen one without tools": ({"tool_choice": chose("f")}, "tool_choice"),
-    "an unknown choice": ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice"),
+    "an unknown choice": ({"tools": [WEATHER], "tool_choice": "some"}, "tool_choice"),
     "a choice of no name": ({"tools": [WEATHER], "tool_choice": {"type": "function"}}, "tool_choice"),
     "a choice of another kind": ({"tools": [WEATHER], "tool_choice": {"type": "custom"}}, "tool_choice"),
-    "a choice of nothing": ({"tools": [WEATHER], "tool_choice": {}}, "tool_choice"),
     "a choice of what is not there": ({"tools": [WEATHER], "tool_choice": chose(SECRET)}, "tool_choice"),
     "allowed: none": (
         {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
@@ -206,7 +211,7 @@ def test_calls_and_results_of_earlier_turns() -> None:
 
 
 MESSAGES_AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
-    "no content": ({"role": "tool", "tool_call_id": "t"}, "content"),
+    "no content": ({"role": "user"}, "content"),
     "calls of a user": ({"role": "user", "content": "", "tool_calls": [CALL]}, "tool_calls"),
     "a call of a user": ({"role": "user", "function_call": {"name": "f", "arguments": ""}}, "function_call"),
     "an empty call": ({"role": "assistant", "tool_calls": [{}]}, "tool_calls.[0].function"),
