@@ -12,6 +12,7 @@ import redis.asyncio
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.media import MeasureMedia
 from fairlane.scheduler.protocol.messages import (
     Cancel,
     Event,
@@ -31,6 +32,7 @@ from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 from fairlane.scheduler.queue.shards import shard_names
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
+from fairlane.worker.engine.engine import RemotePart
 from fairlane.worker.outlet import Outlet
 from fairlane.worker.reports import Publication
 from fairlane.worker.runtime import dial
@@ -82,6 +84,8 @@ class HandWorker:
     shard: int = 0
     # Error with which each job fails before its first token; empty: none.
     fails: str = ""
+    # Measures media, and gets those of jobs.
+    engine: RemotePart | None = None
     leases: dict[str, Lease] = field(default_factory=dict)
     produced: dict[str, list[int]] = field(default_factory=dict)
     # Set once the registry has its first heartbeat.
@@ -130,6 +134,7 @@ class HandWorker:
             ],
             link=StoreLink(self.lease_ms / 1e3),
             patience_s=self.lease_ms / 2e3,
+            remote=self.engine,
         )
         tasks = [asyncio.create_task(self._beat(registry, sha256)), asyncio.create_task(self.outlet.run())]
         try:
@@ -197,6 +202,8 @@ class HandWorker:
             for control in news.controls:
                 if isinstance(control, Cancel) and self.outlet.cancel(control.job_id):
                     self.cancel_job(control.job_id)
+                elif isinstance(control, MeasureMedia):
+                    self.outlet.measure(control)
             if self.taking and (self._may_find or news.calls or self._patience_ms()):
                 self._may_find = False
                 await self._take()
