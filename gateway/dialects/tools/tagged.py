@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fairlane.gateway.dialects.grammar.schema_tree import referred
 from fairlane.gateway.http.json_reader import read_text
 
 OPEN, CLOSE = "<parameter=", "</parameter>"
@@ -24,7 +25,7 @@ def arguments(body: str, schema: Mapping[str, Any]) -> str:
     """Return the JSON text of the arguments in a call's body. `schema`: of the called function's parameters."""
     properties = schema.get("properties")
     known = properties if isinstance(properties, dict) else {}
-    cast = {key: _cast(value, _types(known.get(key))) for key, value in _tags(body)}
+    cast = {key: _cast(value, _types(known.get(key), schema)) for key, value in _tags(body)}
     return json.dumps(cast, ensure_ascii=False)
 
 
@@ -41,8 +42,10 @@ def _tags(body: str) -> Iterator[tuple[str, str]]:
         at = body.find(OPEN, value_end)
 
 
-def _types(schema: object) -> list[str]:
-    """Return the types that a schema allows, in its order and without repetition: a value is tried as each of them."""
+def _types(schema: object, root: Mapping[str, Any]) -> list[str]:
+    """Return the types that a schema allows, in its order and without repetition: a value is tried as each of them.
+
+    `root`: the schema of all arguments, in which references are looked up."""
     found: list[str] = []
     waiting: list[object] = [schema]
     for _ in range(_SCHEMA_PARTS):
@@ -52,8 +55,10 @@ def _types(schema: object) -> list[str]:
         if isinstance(part, dict):
             stated = part.get("type")
             named = [stated] if isinstance(stated, str) else _listed(stated)
-            found += [kind for kind in named if isinstance(kind, str)] or map(_type_of, _listed(part.get("enum"))[:1])
-            waiting += [*_listed(part.get("anyOf")), *_listed(part.get("oneOf"))][:_SCHEMA_PARTS]
+            values = _listed(part.get("enum"))[:1] + ([part["const"]] if "const" in part else [])
+            found += [kind for kind in named if isinstance(kind, str)] or map(_type_of, values)
+            parts = [inner for union in ("anyOf", "oneOf", "allOf") for inner in _listed(part.get(union))]
+            waiting += [referred(dict(root), part), *parts][:_SCHEMA_PARTS]
     return [kind for kind in dict.fromkeys(found) if kind in _KNOWN]
 
 
@@ -62,7 +67,7 @@ def _listed(value: object) -> list[object]:
 
 
 def _type_of(value: object) -> str:
-    kinds = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
     return kinds.get(type(value), "object")
 
 

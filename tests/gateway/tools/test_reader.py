@@ -452,6 +452,40 @@ def test_no_mark_is_a_part_of_another() -> None:
         assert not [(one, other) for one in marks for other in marks if one != other and one in other]
 
 
+TYPED = {
+    "$defs": {"Days": {"type": "integer"}, "Stop": {"type": "object"}, "Kind": {"enum": ["a", "b"]}},
+    "properties": {
+        "days": {"$ref": "#/$defs/Days"},
+        "stop": {"allOf": [{"$ref": "#/$defs/Stop"}]},
+        "kind": {"$ref": "#/$defs/Kind"},
+        "mode": {"oneOf": [{"const": "1"}, {"const": "edit"}]},
+        "level": {"anyOf": [{"const": 1}, {"const": None}]},
+        "loop": {"$ref": "#/properties/loop"},
+        "lost": {"$ref": "#/$defs/Lost"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("days", "3", 3),
+        ("stop", '{"city": "Köln"}', {"city": "Köln"}),
+        ("kind", "a", "a"),
+        ("mode", "1", "1"),
+        ("level", "1", 1),
+        ("level", "null", None),
+        ("loop", "3", "3"),
+        ("lost", "3", "3"),
+    ],
+)
+def test_a_value_has_the_type_of_its_schema(name: str, written: str, value: object) -> None:
+    reader = reader_of("Qwen 3.5", (Tool(name="weather", parameters=TYPED),))
+    text = f"<tool_call>\n<function=weather>\n<parameter={name}>\n{written}\n</parameter>\n</function>\n</tool_call>"
+
+    assert read(reader, text).calls == [("weather", json.dumps({name: value}, ensure_ascii=False))]
+
+
 def test_a_value_is_tried_once_as_each_type_that_its_schema_lists() -> None:
     schema = {"type": "object", "properties": {"days": {"type": ["integer"] * 500}}}
     reader = reader_of("Qwen 3.5", (Tool(name="weather", parameters=schema),))
