@@ -18,7 +18,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from fairlane.gateway.dialects.grammar.enforce import Fault, enforceable
 from fairlane.gateway.dialects.grammar.one_of import with_any_of
 from fairlane.gateway.dialects.grammar.schema_tree import Schema, Steps, spelled
-from fairlane.gateway.dialects.grammar.simplify import simplified
+from fairlane.gateway.dialects.grammar.simplify import closed, simplified
 from fairlane.gateway.dialects.grammar.structure import Structure
 from fairlane.scheduler.protocol.grammar_limits import (
     BUDGET_PER_TOKEN_S,
@@ -136,7 +136,8 @@ class Check:
         if schema is False:
             return {}, Fault("no value matches the schema `false`")
         stated = {} if schema is True else schema
-        served, fault = enforceable(with_any_of(simplified(stated)), lambda each: self._fault_of(_of_schema(each)))
+        reduced = closed(with_any_of(simplified(stated)))
+        served, fault = enforceable(reduced, lambda each: self._fault_of(_of_schema(each)))
         return served, fault and Fault(fault.reason, spelled(stated, fault.path))
 
     def _fault_of(self, grammar: str) -> str:

@@ -36,6 +36,8 @@ _IN_PLACE = frozenset(
     {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "contains", "dependentSchemas"}
 )
 _UNEVALUATED = {"unevaluatedItems": "items", "unevaluatedProperties": "additionalProperties"}
+# Keywords of a schema of an object that only lists properties.
+_LISTING = frozenset({"type", "properties", "required", *DEFINITIONS})
 _MOST_STEPS = 8
 # Of references that replace one list of property names.
 MOST_REFERENCES_CHARS = 16 * 1024
@@ -59,6 +61,15 @@ def simplified(schema: Mapping[str, Any]) -> Schema:
         if kept.isdisjoint(_REPLACED):
             _replace(place, target)
     return root
+
+
+def closed(schema: Schema) -> Schema:
+    """Return the schema of an object without properties that it does not list, if it lists all that it requires."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not schema.keys() <= _LISTING:
+        return schema
+    lists_all = all(isinstance(name, str) and name in properties for name in _listed(schema.get("required")))
+    return {**schema, "additionalProperties": False} if lists_all else schema
 
 
 def _kept(root: Schema) -> frozenset[str]:

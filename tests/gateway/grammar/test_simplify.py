@@ -178,6 +178,9 @@ EQUIVALENT: dict[str, tuple[dict[str, Any], list[object], list[object]]] = {
         with_a({"type": "string", "pattern": r"^(?=.*[A-Z])(?!.*\.\.)(?![0-9]+$).{3,}$"}),
         [{"a": "aB."}], [{"a": "B."}, {"a": "ab."}, {"a": "aB.."}, {"a": 1}],
     ),
+    "listed properties": (with_a(TEXT, title="A"), [{"a": "x"}], [{"a": "x", "b": 1}]),
+    "listed properties and others": (with_a(TEXT, additionalProperties=True), [{"a": "x", "b": 1}], [{"b": 1}]),
+    "one that is not listed": ({"properties": {"a": TEXT}, "required": ["b"]}, [{"a": "x", "b": 1}], [{"a": "x"}]),
     "a format": ({"format": "date", "type": "string"}, ["2026-01-02"], ["x"]),
 }  # fmt: skip
 
