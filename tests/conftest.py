@@ -20,6 +20,9 @@ from xdist.scheduler import LoadFileScheduling
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 from fairlane.common.gc_tuning import OF_A_GATEWAY, collect_seldom
 from tests.support.store import topology
+from tests.support.worker.vision.served import vision_server
+
+__all__ = ["vision_server"]
 
 HERE = Path(__file__).parent
 

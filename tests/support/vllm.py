@@ -23,6 +23,8 @@ MISSING = "FAIRLANE_TEST_VLLM names no Python that has vllm"
 needs_vllm = pytest.mark.skipif(not PYTHON, reason=MISSING)
 START_LIMIT_S, STOP_LIMIT_S = 600.0, 60.0
 SLOTS = 8
+IMPORTS = Path(__file__).with_name("vllm_imports")
+"""On the path of its Python: what lets it import torchvision, which models with images need."""
 SMALL_BLOCKS = ("--block-size", "32")
 """The smallest that vLLM has on a CPU."""
 
@@ -41,7 +43,8 @@ def environ(**more: str) -> dict[str, str]:
     """The variables of its process: this one's, but for Fairlane's own and the threads that tests have."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OMP_"))}
     unless_told = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-    return unless_told | kept | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | more
+    told = unless_told | kept | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | more
+    return told | {"PYTHONPATH": os.pathsep.join([str(IMPORTS), *filter(None, [told.get("PYTHONPATH")])])}
 
 
 @dataclass
