@@ -14,6 +14,8 @@ PROBES = frozenset({"/healthz", "/health", "/readyz"})
 _EXACT = ("/admin", "/console", "/metrics", "/docs")
 _SLASHES = re.compile("/{2,}")
 _VERSION = "/v1"
+# Of a wrong path, to look for the right one in.
+MOST_STEPS = 12
 
 
 @dataclass(eq=False)
@@ -53,8 +55,11 @@ def root_path_of(scope: Scope) -> str:
 
 
 def right_path(routes: Iterable[BaseRoute], path: str) -> str:
-    """Return the path of the route that a request was probably meant for, with `/v1` missing or doubled; else ""."""
-    candidates = (path, _VERSION + path, path.removeprefix(_VERSION))
+    """Return the path of the route that a request was probably meant for; else "". Its beginning may be another
+    server's, or a base URL that is itself an endpoint, and `/v1` may be missing or doubled."""
+    steps = path.split("/")[1 : MOST_STEPS + 1]
+    ends = ["/" + "/".join(steps[start:]) for start in range(len(steps))]
+    candidates = [each for end in ends for each in (end, _VERSION + end)]
     known = [route for route in routes if isinstance(route, Route)]
     found = (route.path_format for each in candidates for route in known if route.path_regex.match(each))
     return next(found, "")

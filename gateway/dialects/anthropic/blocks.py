@@ -159,6 +159,9 @@ class ToolUseBlock(Fields):
     cache_control: Ignored = None
 
 
+_NO_BLOCK = {"custom_error_type": "block", "custom_error_message": "must be an object with a type"}
+
+
 def _tag(block: object) -> str | None:
     kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
     if not isinstance(kind, str):
@@ -176,7 +179,7 @@ ReadBlock = Annotated[
     | Annotated[ToolReferenceBlock, Tag("<tool_reference>")]
     | Annotated[ImageBlock, Tag("<image>")]
     | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
-    Discriminator(lambda block: tag if (tag := _tag(block)) in _READ else tag and "<other>"),
+    Discriminator(lambda block: tag if (tag := _tag(block)) in _READ else tag and "<other>", **_NO_BLOCK),
 ]
 
 
@@ -237,7 +240,7 @@ Block = Annotated[
     | Annotated[CompactionBlock, Tag("<compaction>")]
     | Annotated[ImageBlock, Tag("<image>")]
     | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
-    Discriminator(_tag, custom_error_type="block", custom_error_message="must be an object with a type"),
+    Discriminator(_tag, **_NO_BLOCK),
 ]
 Blocks = Annotated[
     list[Block], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[Block])

@@ -328,6 +328,12 @@ def test_many_messages_of_one_role_become_one_turn_at_once_and_not_one_after_the
     assert turn == Turn(role="user", content="\n".join(["Hello"] * 500))
 
 
+@pytest.mark.parametrize("block", ["x", {**result(), "content": ["x"]}])
+def test_what_is_no_block_is_named(block: object) -> None:
+    with pytest.raises(ApiError, match=r"content\.\[0\]` must be an object with a type\.$"):
+        parsed(messages=[{"role": "user", "content": [block]}])
+
+
 def test_a_long_stop_sequence_is_too_long_in_characters() -> None:
     with pytest.raises(ApiError, match="must have at most 1024 characters"):
         parsed(stop_sequences=["x" * 1_025])
