@@ -76,17 +76,14 @@ class Media:
         if len(sources) > self._limits.max_media:
             one = sources[self._limits.max_media]
             raise invalid(one.param, f"A request may have at most {self._limits.max_media} images and sounds.")
-        reading: list[asyncio.Task[MediaItem]] = []
-        refusals: list[ApiError] = []
+        reading = [asyncio.ensure_future(self._read(each, tenant, hold)) for each in sources]
         try:
-            async with asyncio.TaskGroup() as group:
-                reading += [group.create_task(self._read(each, tenant, hold)) for each in sources]
-        except* ApiError as failed:
-            refusals = [each for each in failed.exceptions if isinstance(each, ApiError)]
-        if refusals:
-            reading.clear()  # these and the frames of the traceback would keep the data until the next collection
-            raise _bare(refusals.pop(0))
-        return [each.result() for each in reading]
+            return await asyncio.gather(*reading)
+        except ApiError as refused:
+            # Its frames would keep the data as long as the error.
+            raise refused.with_traceback(None) from None
+        finally:
+            await _ended(reading)
 
     async def _read(self, source: MediaSource, tenant: str, hold: Callable[[int], None]) -> MediaItem:
         try:
@@ -111,9 +108,12 @@ class Media:
         return work() if count <= LARGE_BODY_BYTES else await self._turns.run(tenant, work)
 
 
-def _bare(error: ApiError) -> ApiError:
-    error.__context__ = None
-    return error.with_traceback(None)
+async def _ended(tasks: list[asyncio.Task[MediaItem]]) -> None:
+    """Cancel tasks and forget them: they have an error, which would keep them alive by its caller's frame."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    tasks.clear()
 
 
 def _item(data: bytes, kind: Kind | None, max_pixels: int) -> MediaItem:

@@ -18,17 +18,18 @@ def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
     shorter = list(_shorter(request.messages))
 
     @cache
-    def prompt(place: int) -> tuple[int, ...] | PromptTooLong:
+    def prompt(place: int) -> tuple[int, ...] | int:
+        # A number of tokens if it is too long: a kept exception would keep the request alive by its traceback.
         try:
             head, first = shorter[place]
             turns = [*head, *request.messages[first:]]
             return text.chat_prompt(turns, request.offered_tools, request.rendering, media=request.media)
         except PromptTooLong as long:
-            return long
+            return long.least_tokens
 
     def fits(place: int, most: int) -> bool:
         found = prompt(place)
-        return not isinstance(found, PromptTooLong) and len(found) <= most
+        return not isinstance(found, int) and len(found) <= most
 
     place = 0
     if not fits(0, context - 1):
@@ -36,8 +37,8 @@ def truncated_prompt(text: TextModel, request: ChatRequest) -> tuple[int, ...]:
         last = len(shorter) - 1
         place = min(last, bisect_left(range(len(shorter)), True, key=lambda place: fits(place, room)))
     found = prompt(place)
-    if isinstance(found, PromptTooLong):
-        raise found
+    if isinstance(found, int):
+        raise PromptTooLong(found)
     return found
 
 

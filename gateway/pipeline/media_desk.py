@@ -16,13 +16,14 @@ from weakref import WeakValueDictionary, finalize
 
 from msgspec.structs import replace
 
-from fairlane.gateway.dialects.media_marks import ReadMedium
+from fairlane.gateway.dialects.media_marks import Media, ReadMedium
 from fairlane.gateway.dialects.openai.reading import Reading
 from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest, rewritten
 from fairlane.gateway.errors import ApiError, invalid, store_unavailable
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
-from fairlane.gateway.media.reader import Media, MediaItem, MediaSource
+from fairlane.gateway.media.reader import Media as MediaReader
+from fairlane.gateway.media.reader import MediaItem, MediaSource
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.scheduler.links.connection import Link
 from fairlane.scheduler.links.frames import Fetch, Measured, MediaPart
@@ -63,7 +64,7 @@ class MediaDesk:
 
     gateway_id: str
     registry: RedisRegistry
-    reader: Media
+    reader: MediaReader
     bodies: BodyBudget
     # Where workers find this gateway; known once it listens.
     address: str = ""
@@ -79,6 +80,8 @@ class MediaDesk:
         hold = BodyHold(self.bodies)
         hold.claim(tenant, 0)
         try:
+            if request.keeps_input:
+                hold.add(sum([len(each.source.text) for each in request.media.given if each.source]))
             with context.span.child("media"):
                 sources = [each.source for each in request.media.given if each.source and each.kind in kinds]
                 items = await self.reader.read(sources, tenant, hold.add)
@@ -87,7 +90,7 @@ class MediaDesk:
             hold.release()
             raise
         read = tuple([next(measured) if each.kind in kinds else None for each in request.media.given])
-        media = replace(request.media, read=read)
+        media = Media(key=request.media.key, read=read)  # without what was sent: it is larger than what was read
         finalize(media, hold.release)
         return replace(request, media=media)
 

@@ -94,6 +94,11 @@ class GenerationRequest(Redacted, frozen=True, kw_only=True, gc=False):
         """The text at the end of the prompt that the output continues."""
         return ""
 
+    @property
+    def keeps_input(self) -> bool:
+        """Whether it holds the input as it was sent, media too, until it ends."""
+        return False
+
     def fitted(self, longest: int) -> Self:
         """Return the request with what `truncate_prompt_tokens: -1` keeps: as much as leaves room for the output.
         `longest`: the tokens that a worker holds of one choice."""

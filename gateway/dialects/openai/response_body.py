@@ -153,6 +153,10 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     # Drop the oldest turns of a conversation that does not fit the context.
     truncates: bool = False
 
+    @property
+    def keeps_input(self) -> bool:
+        return True
+
 
 def parse_response(
     body: bytes,

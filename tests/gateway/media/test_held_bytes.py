@@ -1,0 +1,129 @@
+"""What a request with images holds: counted against its tenant while it lives, and gone with it, however it ends."""
+
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fairlane.gateway.media.reader import MediaItem, MediaSource
+from tests.gateway.media.files import png
+from tests.gateway.media.test_conversations import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    TWO,
+    Engine,
+    chat,
+    image,
+    url_of,
+    vision,
+)
+from tests.support.gateway.served import Served
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with vision(valkey_url, Engine()) as served:
+        yield served
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing is freed but by its last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def holds_nothing(served: Served) -> bool:
+    desk = served.resources.fleet.media
+    return not (served.resources.ports.bodies.held_bytes or desk._held or alive(MediaItem) or alive(MediaSource))
+
+
+@asynccontextmanager
+async def streaming(served: Served, path: str, body: dict[str, Any]) -> AsyncIterator[None]:
+    """While a response is streamed."""
+    served.worker.limit = 2
+    async with served.http as client:
+        headers = {"authorization": f"Bearer {served.keys['acme']}"}
+        async with client.stream("POST", path, json={"model": "tiny", "stream": True, **body}, headers=headers) as said:
+            lines = said.aiter_lines()
+            await anext(lines)
+            yield
+            served.worker.limit = None
+            async for _ in lines:
+                pass
+
+
+async def test_what_was_sent_is_not_kept_next_to_what_was_read(served: Served) -> None:
+    async with streaming(served, CHAT, chat(*TWO)):
+        assert (alive(MediaItem), alive(MediaSource)) == (2, 0)
+
+
+async def test_what_a_response_keeps_as_it_was_sent_counts_too(served: Served) -> None:
+    async with streaming(served, RESPONSES, response(png(48))):
+        assert served.resources.ports.bodies.of_tenant("acme") == len(png(48)) + len(url_of(png(48)))
+
+
+def response(data: bytes, **more: Any) -> dict[str, Any]:
+    part = {"type": "input_image", "image_url": url_of(data)}
+    return {"input": [{"role": "user", "content": [part]}], **more}
+
+
+def message(source: dict[str, Any]) -> dict[str, Any]:
+    return {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+WRONG = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": 1}}}
+LONG = image(png(16 * 600))
+ENDS: list[tuple[str, dict[str, Any], int]] = [
+    (CHAT, chat(*TWO), 200),
+    (CHAT, chat(*TWO, n=2, tools=[TOOL]), 200),
+    (CHAT, chat(image(png(48)), tools=[TOOL], tool_choice="required"), 200),
+    (CHAT, chat(*TWO, logprobs=True, top_logprobs=1), 200),
+    (CHAT, chat(LONG), 400),
+    (CHAT, chat(image(b"x")), 400),
+    (CHAT, chat(image(png(48)), image(b"\x89PNG\r\n\x1a\n" + bytes(9))), 400),
+    (CHAT, chat(*TWO, logit_bias={"99999999": 1}), 400),
+    (CHAT, chat(*TWO, response_format=WRONG), 400),
+    (CHAT, chat(*TWO, n=99), 400),
+    (CHAT + "?explain", chat(*TWO), 200),
+    (RESPONSES, response(png(16 * 600), truncation="auto"), 400),
+    (RESPONSES, response(png(48), truncation="auto"), 200),
+    (RESPONSES + "/input_tokens", response(png(48)), 200),
+    (RESPONSES + "/input_tokens", response(png(16 * 600)), 400),
+    (RESPONSES + "/compact", response(png(48)), 200),
+    (MESSAGES, message({"type": "url", "url": "https://a.example/b"}), 400),
+    (MESSAGES + "/count_tokens", message({"type": "url", "url": url_of(png(48))}), 200),
+]
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}], ids=["whole", "streamed"])
+@pytest.mark.parametrize("header", [{}, {"idempotency_key": "once"}], ids=["plain", "once"])
+async def test_nothing_is_held_however_a_request_ends(
+    served: Served, uncollected: None, more: dict[str, bool], header: dict[str, str]
+) -> None:
+    for number, (path, body, status) in enumerate(ENDS):
+        streams = more if path in (CHAT, MESSAGES, RESPONSES) else {}
+        once = {name: f"{value}-{number}" for name, value in header.items()}
+        said = await served.post(path, {"model": "tiny", **body, **streams}, **once)
+
+        assert said.status_code == status, said.text
+        del said
+        await served.landed()
+        assert holds_nothing(served), (path, status)
