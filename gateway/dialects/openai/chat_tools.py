@@ -27,7 +27,7 @@ from fairlane.gateway.errors import invalid
 class FunctionTool(Fields):
     """A function that the model may call."""
 
-    type: Literal["function"]
+    type: Literal["function"] | None = "function"
     function: FunctionBody
 
     def tool(self) -> Tool:

@@ -86,7 +86,12 @@ def _form(content: object) -> str | None:
 
 Content = Annotated[
     Annotated[Text, Tag("<text>")]
-    | Annotated[list[Part], Field(fail_fast=True), BeforeValidator(_parts), Tag("<parts>")],
+    | Annotated[
+        list[Part],
+        Field(fail_fast=True),
+        BeforeValidator(_parts, json_schema_input_type=list[Part | str]),
+        Tag("<parts>"),
+    ],
     Discriminator(_form, custom_error_type="content", custom_error_message="must be text or a list of parts"),
 ]
 

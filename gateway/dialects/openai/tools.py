@@ -243,13 +243,10 @@ class CallBody(Fields):
 
 
 def nested_tool(tool: object) -> object:
-    """Return a function in the form of a chat, if it has that of Responses, or no type."""
-    if not isinstance(tool, dict) or tool.get("type") not in (None, "function"):
+    """Return a function in the form of a chat, if it has that of Responses."""
+    if not isinstance(tool, dict) or tool.get("type") != "function" or "name" not in tool:
         return tool
-    if "function" in tool:
-        return {**tool, "type": "function"}
-    function = {name: value for name, value in tool.items() if name != "type"}
-    return {"type": "function", "function": function} if tool.get("type") and function else tool
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 
 def flat_tool(tool: object) -> object:

@@ -114,7 +114,7 @@ def test_a_request_without_tools_may_say_that_it_has_none() -> None:
 LONG_NUMBERS = {"type": "object", "properties": {"n": {"enum": list(range(50))}}}
 AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
     "no list": ({"tools": {}}, "tools"),
-    "an empty tool": ({"tools": [{}]}, "tools.[0].type"),
+    "an empty tool": ({"tools": [{}]}, "tools.[0].function"),
     "no function": ({"tools": [{"type": "function"}]}, "tools.[0].function"),
     "another kind": ({"tools": [{"type": "web_search"}]}, "tools.[0].type"),
     "a field too many": ({"tools": [{**WEATHER, "x": 1}]}, "tools.[0].x"),
