@@ -2,11 +2,12 @@
 
 import base64
 import hashlib
+import json
 import random
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from fairlane.worker.engine.engine import OpenedEngine, RemotePart
 from fairlane.worker.remote.open import open_engine
 from tests.support.vllm import Vllm, needs_vllm
 from tests.support.worker.hand import lease
-from tests.support.worker.vision.model import IMAGE_TOKENS
+from tests.support.worker.vision.model import FAMILIES, Family
 
 TOKENS, CUT = 24, 9
 # More than a block, so that it can be found in the prefix cache.
@@ -93,15 +94,28 @@ def content(*images: bytes) -> list[dict[str, Any]]:
     return [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": TEXT}]
 
 
-@pytest.fixture(scope="module")
-def worker(vision_server: Vllm) -> Iterator[Worker]:
-    section = WorkerSection(engine="vllm", engine_url=vision_server.url)
+@pytest.fixture(scope="module", params=FAMILIES)
+def worker(vision_server: Callable[[Family], Vllm], request: pytest.FixtureRequest) -> Iterator[Worker]:
+    server = vision_server(request.param)
+    section = WorkerSection(engine="vllm", engine_url=server.url)
     with closing(open_engine(WorkerSettings(worker=section))) as opened:
-        yield Worker(vision_server.url, opened)
+        yield Worker(server.url, opened)
 
 
 def test_the_card_says_how_images_stand_in_its_prompts(worker: Worker) -> None:
-    assert worker.opened.card.media_forms == {"image": MediaForm()}
+    card = worker.opened.card
+    of = {
+        name: int(token["id"])
+        for token in json.loads(card.tokenizer_json)["added_tokens"]
+        for name in [token["content"]]
+    }
+    form = (
+        MediaForm(before=(of["<|vision_start|>"],), after=(of["<|vision_end|>"],))
+        if card.model == "qwen2_vl"
+        else MediaForm()
+    )
+
+    assert card.media_forms == {"image": form}
 
 
 def test_images_are_measured_as_vllm_counts_them(worker: Worker) -> None:
@@ -111,8 +125,11 @@ def test_images_are_measured_as_vllm_counts_them(worker: Worker) -> None:
 
     images = [png(1), png(2, 1, 1), png(3, 640, 480), png(4, 900, 30)]
     found = [worker.remote.measure("image", image).result(60.0) for image in images]
+    form = worker.opened.card.media_forms["image"]
 
-    assert found == [IMAGE_TOKENS] * len(images) == [counted(image) - counted() for image in images]
+    beside = len(form.before) + len(form.after)
+    assert len(set(found)) == len(images)
+    assert [each + beside for each in found] == [counted(image) - counted() for image in images]
 
 
 @pytest.mark.parametrize("images", [(1, 2), (2, 1), (3, 3)], ids=["two", "turned", "twice"])
