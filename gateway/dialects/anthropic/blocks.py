@@ -3,7 +3,7 @@ Anthropic's own models may contain.
 
 What a model does not read is rejected in the user's messages, and omitted from the results of tools."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
@@ -54,21 +54,46 @@ TextBlocks = Annotated[
 ]
 
 
+class ImageBlock(Fields):
+    """An image."""
+
+    type: Annotated[Literal["image"], about("Type of this object")]
+    source: Annotated[Any, about("`base64` with `data`, or `url` with `url`")] = None
+    cache_control: Ignored = None
+    text: ClassVar[None] = None
+
+
+class OtherBlock(Fields):
+    """A block of a kind that no model reads: refused, or omitted from the results of tools."""
+
+    type: Annotated[Hint, about("Type of this object")]
+    text: ClassVar[None] = None
+
+
+def _only_type(block: Mapping[str, object]) -> dict[str, object]:
+    return {"type": block["type"]}
+
+
+SourceBlock = Annotated[
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[ImageBlock, Tag("<image>")]
+    | Annotated[OtherBlock, BeforeValidator(_only_type), Tag("<other>")],
+    Discriminator(lambda block: tag if (tag := _tag(block)) in ("<text>", "<image>") else tag and "<other>"),
+]
+SourceBlocks = Annotated[
+    list[SourceBlock], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[SourceBlock])
+]
+
+
 class DocumentSource(Fields):
-    """The source of a document. Only text is read."""
+    """The source of a document: texts and images."""
 
     type: Annotated[Hint, about("`text` or `content`; others are refused, or omitted from the results of tools")]
     data: Annotated[Text | None, about("The text")] = None
-    content: Annotated[TextBlocks | None, about("The content")] = None
+    content: Annotated[SourceBlocks | None, about("The content")] = None
     media_type: Unread = None
     url: Unread = None
     file_id: Unread = None
-
-    @property
-    def text(self) -> str | None:
-        if self.type == "content":
-            return "\n".join(block.text for block in self.content or ())
-        return self.data if self.type == "text" else None
 
 
 class DocumentBlock(Fields):
@@ -82,10 +107,14 @@ class DocumentBlock(Fields):
     cache_control: Ignored = None
 
     @property
-    def text(self) -> str | None:
-        """The text; None if a text model cannot read it."""
-        text = None if self.source is None else self.source.text
-        return text and "\n".join(filter(None, (self.title, self.context, text)))
+    def parts(self) -> Sequence["TextBlock | ImageBlock | OtherBlock"]:
+        """The content; a block of another kind for what no model reads."""
+        match self.source:
+            case DocumentSource(type="content", content=blocks):
+                return blocks or ()
+            case DocumentSource(type="text", data=str(text)):
+                return [TextBlock(type="text", text=text)]
+        return [OtherBlock(type=self.type)]
 
 
 class SearchResultBlock(Fields):
@@ -113,26 +142,6 @@ class ToolReferenceBlock(Fields):
     @property
     def text(self) -> str:
         return f"[tool: {self.tool_name}]"
-
-
-class ImageBlock(Fields):
-    """An image."""
-
-    type: Annotated[Literal["image"], about("Type of this object")]
-    source: Annotated[Any, about("`base64` with `data`, or `url` with `url`")] = None
-    cache_control: Ignored = None
-    text: ClassVar[None] = None
-
-
-class OtherBlock(Fields):
-    """A block of a kind that no model reads: refused, or omitted from the results of tools."""
-
-    type: Annotated[Hint, about("Type of this object")]
-    text: ClassVar[None] = None
-
-
-def _only_type(block: Mapping[str, object]) -> dict[str, object]:
-    return {"type": block["type"]}
 
 
 def _as_json(given: object) -> str:

@@ -57,7 +57,7 @@ def _user_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[
         elif isinstance(block, TextBlock) or (message.role == "user" and isinstance(block, _ReadBlock)):
             # Claude Code adds what a tool read of a file after the tool's result.
             may_omit = has_results and isinstance(block, DocumentBlock)
-            texts.append(_part(block, where, reading, may_omit=may_omit))
+            texts += _parts(block, where, reading, may_omit=may_omit)
         else:
             raise _misplaced(message, where)
     if texts or not has_results:
@@ -65,7 +65,7 @@ def _user_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[
 
 
 def _assistant_turns(message: MessageBody, param: str, reading: Reading) -> Iterator[Turn]:
-    said: list[Block] = []
+    said: list[Block | Mark] = []
     for place, block in enumerate(message.content):
         if not isinstance(block, _ASSISTANT_BLOCKS):
             raise _misplaced(message, f"{param}.[{place}]")
@@ -73,7 +73,9 @@ def _assistant_turns(message: MessageBody, param: str, reading: Reading) -> Iter
             yield _assistant_turn(said)
             yield _result(block, f"{param}.[{place}]", reading)
             said = []
-        elif isinstance(block, ImageBlock | OtherBlock):
+        elif isinstance(block, ImageBlock):
+            said.append(_mark(block, f"{param}.[{place}]", reading, may_omit=True))
+        elif isinstance(block, OtherBlock):
             reading.ignore(f"{param}.{block.type}")
         else:
             said.append(block)
@@ -81,10 +83,12 @@ def _assistant_turns(message: MessageBody, param: str, reading: Reading) -> Iter
         yield _assistant_turn(said)
 
 
-def _assistant_turn(blocks: Sequence[Block]) -> Turn:
-    texts, thoughts, calls = list[str](), list[str](), list[ToolCall]()
+def _assistant_turn(blocks: Sequence[Block | Mark]) -> Turn:
+    texts, thoughts, calls = list[str | Mark](), list[str](), list[ToolCall]()
     for block in blocks:
         match block:
+            case Mark():
+                texts.append(block)
             case TextBlock():
                 texts.append(block.text)
             case CompactionBlock():
@@ -93,7 +97,7 @@ def _assistant_turn(blocks: Sequence[Block]) -> Turn:
                 thoughts.append(block.thinking)
             case ToolUseBlock():
                 calls.append(ToolCall(name=block.name or "", arguments=block.input, id=block.id))
-    content = "\n".join(texts)
+    content = joined(texts)
     return Turn(
         role="assistant",
         content=(content or None) if calls else content,
@@ -106,15 +110,27 @@ def _result(block: ToolResultBlock | ServerResultBlock, where: str, reading: Rea
     if isinstance(block, ServerResultBlock):
         text = block.content
     else:
-        parts = enumerate(block.content or ())
-        text = joined([_part(part, f"{where}.content.[{at}]", reading, may_omit=True) for at, part in parts])
+        parts = [
+            part
+            for at, inner in enumerate(block.content or ())
+            for part in _parts(inner, f"{where}.content.[{at}]", reading, may_omit=True)
+        ]
+        text = joined(parts)
     shown = f"Error: {text}" if block.is_error else text
     return Turn(role="tool", content=shown, tool_call_id=block.tool_use_id)
 
 
-def _part(block: _ReadBlock, where: str, reading: Reading, *, may_omit: bool) -> str | Mark:
+def _parts(block: _ReadBlock, where: str, reading: Reading, *, may_omit: bool) -> Sequence[str | Mark]:
+    if isinstance(block, DocumentBlock):
+        headings = filter(None, (block.title, block.context))
+        content = [part for inner in block.parts for part in _parts(inner, where, reading, may_omit=may_omit)]
+        return [*headings, *content]
     if block.text is not None:
-        return block.text
+        return [block.text]
+    return [_mark(block, where, reading, may_omit=may_omit)]
+
+
+def _mark(block: ImageBlock | OtherBlock, where: str, reading: Reading, *, may_omit: bool) -> Mark:
     source = source_of("image", block.source, where) if isinstance(block, ImageBlock) else None
     return reading.found.mark(Medium(param=where, type=block.type, source=source, may_omit=may_omit))
 

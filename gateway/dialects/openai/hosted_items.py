@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import ValidationInfo
 
 from fairlane.common.views import about
-from fairlane.gateway.dialects.media_marks import omitted
+from fairlane.gateway.dialects.media_marks import MediaFound, Medium, joined, source_of
 from fairlane.gateway.dialects.openai.field_types import Fields, Hint, json_text
 from fairlane.gateway.dialects.openai.item_ids import NewId, new_id
 from fairlane.gateway.dialects.openai.message_parts import readable
@@ -48,30 +48,41 @@ class HostedItem(Fields):
     type: Annotated[Hint, about("Type of this object, such as `web_search_call`")]
     item: Annotated[Json, about("The whole item")]
 
-    def turns(self) -> Iterator[Turn]:
+    def turns(self, found: MediaFound, param: str) -> Iterator[Turn]:
         item, kind = self.item, self.type
         call_id = readable(item.get("call_id") or item.get("id"))
         if kind in _OUTPUTS:
-            yield Turn(role="tool", content=readable(item.get("output") or item.get("tools")), tool_call_id=call_id)
+            shown = _shown(item.get("output") or item.get("tools"), found, f"{param}.output")
+            yield Turn(role="tool", content=shown, tool_call_id=call_id)
         if kind == _AGENT:
             yield Turn(role="user", content=readable([item.get("author"), item.get("content")]))
         if kind not in _CALLS:
             return
-        given, found = _CALLS[kind]
+        given, results = _CALLS[kind]
         arguments = {name: item[name] for name in given if item.get(name)}
         text = json.dumps(arguments, ensure_ascii=False)
         name = kind.removesuffix("_call")
         if kind == "mcp_call":
             name, text = readable(item.get("name")), readable(item.get("arguments"))
         yield Turn(role="assistant", content=None, tool_calls=(ToolCall(name=name, arguments=text, id=call_id),))
-        if found:
-            results = [item.get(name) for name in found]
-            shown = omitted("image") if kind == "image_generation_call" else readable(results)
-            yield Turn(role="tool", content=shown, tool_call_id=call_id)
+        if kind == "image_generation_call":
+            image = {"type": "image", "image_url": {"data": item.get("result")}}
+            yield Turn(role="tool", content=_shown(image, found, f"{param}.result"), tool_call_id=call_id)
+        elif results:
+            yield Turn(role="tool", content=readable([item.get(name) for name in results]), tool_call_id=call_id)
 
     def as_json(self, new: NewId = new_id) -> Json:
         known = self.item.get("id")
         return {**self.item, "id": known if isinstance(known, str) and known else new("item")}
+
+
+def _shown(result: object, found: MediaFound, param: str) -> str:
+    """Return the texts of a result, or the mark of an image."""
+    match result:
+        case {"type": "computer_screenshot" | "image" as kind, "image_url": image}:
+            medium = Medium(param=param, type=kind, source=source_of("image", image, param), may_omit=True)
+            return joined([found.mark(medium)])
+    return readable(result)
 
 
 def hosted(item: Json, info: ValidationInfo) -> Json:

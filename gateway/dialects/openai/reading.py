@@ -39,6 +39,7 @@ _RULES = {
 
 
 _UNREAD = ("is not text; this model reads only text", "is neither text, nor an image or sound that this model reads")
+_UNGIVEN = "has neither a URL nor base64; files by id are not supported"
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -69,7 +70,9 @@ class Reading:
             if medium.kind in kinds:
                 continue
             if self.refuses_images or not medium.may_omit:
-                raise invalid(medium.param, f"`{medium.param}` contains a part that {_UNREAD[bool(kinds)]}.")
+                is_ungiven = medium.source is None and any(kind in medium.type for kind in kinds)
+                why = _UNGIVEN if is_ungiven else _UNREAD[bool(kinds)]
+                raise invalid(medium.param, f"`{medium.param}` contains a part that {why}.")
             self.ignore(f"{medium.param}.{medium.type}")
             omitted.append(index)
         return omitted

@@ -309,10 +309,11 @@ def turns_of(items: Sequence[Item], instructions: str | None, found: MediaFound,
     first, since templates take only one system turn there. The last `given` items are the body's own."""
     turns = [] if instructions is None else [Turn(role="system", content=instructions)]
     for place, item in enumerate(items, given - len(items)):
+        param = "input" if place < 0 else f"input.[{place}]"
         if isinstance(item, MessageItem | OutputItem):
-            turns.append(item.turn(found, "input" if place < 0 else f"input.[{place}]"))
+            turns.append(item.turn(found, param))
         else:
-            turns += item.turns() if isinstance(item, HostedItem) else [item.turn()]
+            turns += item.turns(found, param) if isinstance(item, HostedItem) else [item.turn()]
 
     def belongs(group: Sequence[Turn], turn: Turn) -> bool:
         is_first = group[0] is turns[0]

@@ -18,6 +18,11 @@ HELLO = {"role": "user", "content": "Hello"}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "9h", "scope": {}}}
 PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
 PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA"}, "title": "T"}
+ILLUSTRATED: dict[str, Any] = {
+    "type": "document",
+    "title": "T",
+    "source": {"type": "content", "content": [{"type": "text", "text": "a"}, PNG]},
+}
 PLAIN = {"type": "text", "media_type": "text/plain", "data": "Rain."}
 NO_IMAGE, NO_DOCUMENT = (f"[{noun} omitted: this model reads text only]" for noun in ("image", "document"))
 
@@ -145,8 +150,9 @@ def test_blocks_of_text_are_read_of_users_and_of_tools(block: dict[str, Any], sh
     ("blocks", "turns"),
     [
         ([result([text("a"), PNG])], [("tool", f"a\n{NO_IMAGE}")]),
-        ([result([PDF], is_error=True)], [("tool", f"Error: {NO_DOCUMENT}")]),
-        ([result("a"), PDF], [("tool", "a"), ("user", NO_DOCUMENT)]),
+        ([result([PDF], is_error=True)], [("tool", f"Error: T\n{NO_DOCUMENT}")]),
+        ([result("a"), PDF], [("tool", "a"), ("user", f"T\n{NO_DOCUMENT}")]),
+        ([result([ILLUSTRATED])], [("tool", f"T\na\n{NO_IMAGE}")]),
         ([result([{"type": "browser_state", "x": 1}])], [("tool", "[content omitted: this model reads text only]")]),
     ],
 )
@@ -157,7 +163,7 @@ def test_media_of_a_tool_is_omitted_or_refused(blocks: list[dict[str, Any]], tur
     assert str(refused.value.param).startswith("messages.[0].content.[")
 
 
-@pytest.mark.parametrize("block", [PNG, PDF, {"type": "container_upload", "file_id": "x"}])
+@pytest.mark.parametrize("block", [PNG, PDF, ILLUSTRATED, {"type": "container_upload", "file_id": "x"}])
 def test_media_of_a_user_is_refused(block: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as refused:
         read({"role": "user", "content": [text("a"), block]})
@@ -172,13 +178,13 @@ def test_an_image_next_to_a_result_is_the_users() -> None:
 
 def test_what_is_dropped_is_named() -> None:
     reading = Reading()
-    blocks = [text("a", citations=[{"type": "char_location"}]), {"type": "fallback", "x": 1}]
+    blocks = [text("a", citations=[{"type": "char_location"}]), {"type": "fallback", "x": 1}, PNG]
     answer = {"id": "msg_1", "role": "assistant", "content": blocks, "stop_reason": "end_turn", "stop_sequence": None}
 
     turns = read(HELLO, answer, {"role": "user", "content": [result([PNG])]}, reading=reading)
 
-    assert turns[1] == Turn(role="assistant", content="a")
-    names = ("content.content.image", "content.fallback", "id", "stop_reason")
+    assert turns[1] == Turn(role="assistant", content=f"a\n{NO_IMAGE}")
+    names = ("content.content.image", "content.fallback", "content.image", "id", "stop_reason")
     assert sorted(reading.ignored) == ["citations", *(f"messages.{name}" for name in names)]
 
 
