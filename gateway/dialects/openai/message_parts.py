@@ -39,10 +39,18 @@ Thought = Annotated[str, PlainValidator(_thought, json_schema_input_type=str | l
 
 
 def _parts(given: object) -> object:
-    """Return parts that are a plain text, as vLLM takes them, in the form of the others."""
-    if not isinstance(given, list) or not any(isinstance(part, str) for part in given):
-        return given
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in given]
+    return list(map(_usual, given)) if isinstance(given, list) else given
+
+
+def _usual(part: object) -> object:
+    """Return a plain text, as vLLM takes it, or the result of a tool in Anthropic's form, as a part of text."""
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case {"type": "tool_result", **result}:
+            return {"type": "text", "text": readable(result.get("content"))}
+        case _:
+            return part
 
 
 class Part(Fields):

@@ -14,7 +14,7 @@ NESTED, FLAT = {"type": "function", "function": FUNCTION}, {"type": "function", 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 CALL_ITEM = {"type": "function_call", "call_id": "", "name": "look", "arguments": ""}
 USE = {"type": "tool_use", "id": "c", "name": "look"}
-RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}
+RESULT: dict[str, Any] = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]}
 SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (CHAT, {"tools": [FLAT]}, {"tools": [NESTED]}),
     (CHAT, {"tools": [{"function": FUNCTION}]}, {"tools": [NESTED]}),
@@ -24,6 +24,11 @@ SAME: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (RESPONSES, {"tools": [FLAT], "tool_choice": {}}, {"tools": [FLAT]}),
     (RESPONSES, {"tools": [FLAT], "tool_choice": {"type": "auto"}}, {"tools": [FLAT]}),
     (CHAT, {"messages": [{"role": "user", "content": ["Hi"]}]}, {}),
+    (
+        CHAT,
+        {"messages": [HI, {"role": "user", "content": [{**RESULT["content"][0], "content": [{"text": "Rain."}]}]}]},
+        {"messages": [HI, {"role": "user", "content": "Rain."}]},
+    ),
     (CHAT, {"response_format": {}, "service_tier": "", "reasoning_effort": ""}, {}),
     (RESPONSES, {"text": {"format": {}}, "service_tier": "", "reasoning": {"effort": ""}}, {}),
     (MESSAGES, {"thinking": {}, "tool_choice": {}, "output_format": {}, "service_tier": ""}, {}),
