@@ -5,7 +5,7 @@ in place of media, or by the tokens of those that its engine takes. No caller ca
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlane.common.redacted import Redacted
@@ -130,9 +130,20 @@ class Media(Redacted, frozen=True, kw_only=True, weakref=True):
             start = mark.end()
         yield text[start:], None
 
+    def ids(self) -> Mapping[bytes, int]:
+        """Return the token id that stands for each item, by its digest. Items never share one."""
+        ids = dict[bytes, int]()
+        for digest in dict.fromkeys(each.digest for each in self.read if each is not None):
+            token_id = media_id(digest)
+            while token_id in ids.values():  # a caller can find digests that begin alike
+                token_id = MEDIA_IDS + (token_id + 1) % MEDIA_IDS
+            ids[digest] = token_id
+        return ids
+
     def spans(self, prompt: Sequence[int]) -> tuple[MediaSpan, ...]:
         """Return where the media stand in a prompt. In it they are runs of ids outside the vocabulary."""
-        of_id = {media_id(each.digest): each for each in self.read if each is not None}
+        ids = self.ids()
+        of_id = {ids[each.digest]: each for each in self.read if each is not None}
         spans, place = list[MediaSpan](), 0
         while place < len(prompt):
             if prompt[place] < MEDIA_IDS:

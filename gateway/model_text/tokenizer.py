@@ -18,7 +18,7 @@ from fairlane.gateway.model_text.fill_in import find_fill_in
 from fairlane.gateway.model_text.template_taint import given
 from fairlane.gateway.model_text.token_stream import TokenStream
 from fairlane.gateway.model_text.vocabulary import Vocabulary
-from fairlane.scheduler.protocol.media import media_id
+from fairlane.scheduler.protocol.media import MEDIA_IDS
 from fairlane.scheduler.protocol.messages import ModelCard
 
 _TAIL_TOKENS = 64
@@ -97,7 +97,8 @@ class TextModel:
         `continued`: the text that the response continues; if it leaves reasoning open, return only the mark of that."""
         if continued and (opened := self.output_format.opened(continued)):
             return opened
-        return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
+        tokens = [token for token in prompt[-_TAIL_TOKENS:] if token < MEDIA_IDS]
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
     def prompt(self, prompt: Prompt, *, marked: bool = True, last: int | None = None) -> tuple[int, ...]:
         """Return the tokens of a plain prompt, of the last ones so many; `marked` as in `encode`."""
@@ -168,12 +169,12 @@ class TextModel:
         return _ending(ids, last)
 
     def _with_media(self, text: str, media: Media, *, marked: bool) -> tuple[int, ...]:
-        forms, ids = self.card.media_forms, list[int]()
+        forms, ids, ids_of = self.card.media_forms, list[int](), media.ids()
         for piece, medium in media.pieces(text):
             ids += self._control.encode(self._bounded(piece, None))
             if medium is not None:
                 form = forms[medium.item.kind]
-                ids += (*form.before, *[media_id(medium.digest)] * medium.tokens, *form.after)
+                ids += (*form.before, *[ids_of[medium.digest]] * medium.tokens, *form.after)
             if len(ids) > self.card.context_length:
                 raise PromptTooLong(len(ids))
         before, after = self._marks if marked else ((), ())

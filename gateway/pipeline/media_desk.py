@@ -7,7 +7,7 @@ process's memory while the request lives, counted against its tenant like bodies
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationReq
 from fairlane.gateway.errors import ApiError, invalid, store_unavailable
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.media.fetcher import Slots
 from fairlane.gateway.media.reader import Media as MediaReader
 from fairlane.gateway.media.reader import MediaItem, MediaSource
 from fairlane.gateway.pipeline.context import RequestContext
@@ -35,6 +36,8 @@ from fairlane.store.errors import STORE_ERRORS
 # A worker that has not measured an item after this time is not waited for; another one is asked, a few in all.
 MEASURE_S = 10.0
 MOST_ASKED = 3
+# Items that are measured at a time: of all tenants, of each one.
+MEASURES = 64, 8
 # Lengths that are remembered.
 MOST_KNOWN = 8_192
 Generation = TypeVar("Generation", bound=GenerationRequest)
@@ -71,6 +74,7 @@ class MediaDesk:
     _held: WeakValueDictionary[bytes, MediaItem] = field(default_factory=WeakValueDictionary)
     # By tenant, model and content.
     _known: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    _measures: Slots = field(default_factory=lambda: Slots(*MEASURES))
     _asking: "dict[Key, asyncio.Task[int]]" = field(default_factory=dict)
     _answers: "dict[Key, asyncio.Future[int]]" = field(default_factory=dict)
 
@@ -85,6 +89,7 @@ class MediaDesk:
             with context.span.child("media"):
                 sources = [each.source for each in request.media.given if each.source and each.kind in kinds]
                 items = await self.reader.read(sources, tenant, hold.add)
+                context.body_bytes += sum([len(item.data) for item in items])  # a refused request costs them too
                 measured = iter(await self._measured(items, sources, model, context))
         except BaseException:
             hold.release()
@@ -125,15 +130,30 @@ class MediaDesk:
         if whose in self._known:
             self._known.move_to_end(whose)
             return self._known[whose]
+        release = await self._slot(tenant.id)
+        try:
+            self._known[whose] = tokens = await self._shared(item, model)
+        finally:
+            release()
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return tokens
+
+    async def _slot(self, tenant: str) -> Callable[[], None]:
+        try:
+            async with asyncio.timeout(MOST_ASKED * MEASURE_S):
+                return await self._measures.acquire(tenant)
+        except TimeoutError:
+            message = "Too many images and sounds are being measured for this tenant."
+            raise ApiError(message, "concurrency_limit_exceeded", retry_after_s=1.0) from None
+
+    async def _shared(self, item: MediaItem, model: ServedModel) -> int:
+        """Return an item's length. Requests that ask for it at the same time share the answer."""
         key = (queue_of(model.queue), bytes.fromhex(item.sha256))
         if key not in self._asking:
             self._asking[key] = asyncio.ensure_future(self._ask(key, item, model))
             self._asking[key].add_done_callback(lambda _: self._asking.pop(key, None))
-        tokens = await asyncio.shield(self._asking[key])  # others may wait for it too
-        self._known[whose] = tokens
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
-        return tokens
+        return await asyncio.shield(self._asking[key])
 
     async def _ask(self, key: Key, item: MediaItem, model: ServedModel) -> int:
         workers = [worker for worker in model.workers if not worker.draining]
