@@ -37,6 +37,7 @@ CALLS: dict[str, dict[str, Any]] = {
 ANSWERS = {
     "Print it from hello.py": "hello.py\n```\nprint('fair-lane')\n```",
     "'setup' and": '{"setup": "Why?", "punchline": "Because."}',
+    "Think about": f"<think>\nHm.\n</think>\n\n{SAID}",
     # Open WebUI's tasks, and its tools by prompt.
     "JSON format: ": '{"title": "Weather", "tags": ["weather"], "follow_ups": ["And then?"]}',
     "Query: ": '{"tool_calls": [{"name": "get_weather", "parameters": {"location": "Paris"}}]}',

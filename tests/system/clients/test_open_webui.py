@@ -37,6 +37,19 @@ async def test_a_chat_with_a_tool(agents: Agents, webui: OpenWebUI, api: str, ca
     assert sum("sunny in Paris" in prompt for prompt in prompts) >= 2
 
 
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_reasoning_is_shown(webui: OpenWebUI, api: str) -> None:
+    await webui.connect(api_type=api)
+
+    first = await webui.ask("Think about Paris.")
+    second = await webui.ask("Think about it again.")
+
+    for answer in (first, second):
+        assert [item["type"] for item in answer["output"]] == ["reasoning", "message"]
+        assert answer["content"].endswith(SAID)
+        assert "Hm." in str(answer["output"][0])
+
+
 async def test_it_finds_out_whether_a_connection_works(webui: OpenWebUI) -> None:
     checked = await webui.post("/openai/verify", {"url": f"{webui.url}/v1", "key": webui.key})
     refused = await webui.http.post("/openai/verify", json={"url": f"{webui.url}/v1", "key": "fl-wrong"})
