@@ -22,7 +22,7 @@ from fairlane.gateway.dialects.openai.field_types import (
 from fairlane.gateway.dialects.openai.neutral import CACHE_HINTS, Neutral, hint
 from fairlane.gateway.dialects.openai.reading import Reading, checked
 from fairlane.gateway.dialects.openai.rendering import EffortWord, Rendering, TemplateVariables, with_effort
-from fairlane.gateway.dialects.openai.request_bodies import Count, SampledBody
+from fairlane.gateway.dialects.openai.request_bodies import Biases, Count, SampledBody, Stops
 from fairlane.gateway.dialects.openai.requests import ChatRequest, stated_fields
 from fairlane.gateway.dialects.openai.response_conversation import NOTHING_STORED, Stored, conversation
 from fairlane.gateway.dialects.openai.response_items import (
@@ -44,7 +44,7 @@ from fairlane.gateway.dialects.openai.response_tools import (
     ToolNamespace,
     offered_tools_of,
 )
-from fairlane.gateway.dialects.openai.structures import JsonSchema
+from fairlane.gateway.dialects.openai.structures import JsonSchema, StructureFields, read_structure
 from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice, served_tools
 from fairlane.gateway.errors import invalid
 
@@ -106,7 +106,7 @@ ConversationId = Annotated[
 ]
 
 
-class InputTokensBody(SampledBody):
+class InputTokensBody(StructureFields, SampledBody):
     """The body of `POST /v1/responses/input_tokens`: a response's, of which only the prompt counts."""
 
     input: Annotated[Items | None, NoneIfNoItems] = None
@@ -116,6 +116,9 @@ class InputTokensBody(SampledBody):
     store: bool | None = None
     max_output_tokens: Count | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    stop: Stops | None = None
+    logit_bias: Biases | None = None
+    cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
     include: Annotated[list[Hint], Field(max_length=MAX_INCLUDED, fail_fast=True)] | None = None
     truncation: Annotated[Literal["auto", "disabled"] | None, NoneIfEmpty] = None
     tools: ResponseTools | None = None
@@ -211,7 +214,7 @@ def _request(asked: InputTokensBody, stored: Stored, reading: Reading | None, *,
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
         logprobs=(asked.top_logprobs or 0) if has_logprobs else None,
-        structure=_structure(asked.text),
+        structure=_structure(asked),
         store=store,
         conversation=asked.conversation,
         earlier_items=0 if stored.conversation is None else len(stored.conversation.items),
@@ -248,10 +251,13 @@ def _choice(asked: InputTokensBody, tools: Sequence[Tool]) -> ToolChoice:
     return checked_choice(tools, choice, "name")
 
 
-def _structure(text: TextBody | None) -> Structure | None:
-    asked = None if text is None else text.format
-    if asked is None:
-        return None
+def _structure(body: InputTokensBody) -> Structure | None:
+    other = read_structure(body)
+    asked = None if body.text is None else body.text.format
+    if asked is None or (other is not None and asked.type == "text"):
+        return other
+    if other is not None:
+        raise invalid(other.param, f"`text.format` and `{other.param}` are both given.")
     if asked.type == "json_schema":
         for field, value in (("name", asked.name), ("schema", asked.schema_)):
             if value is None:
