@@ -24,7 +24,7 @@ MOST_BYTES = 256 * 2**20
 MOST_ITEM_BYTES = 64 * 2**20
 # Jobs of a gateway whose items are fetched at a time, and items that are measured.
 FETCHING = MEASURING = 4
-# Time limit to fetch and measure an item. Its gateway then asks another worker.
+# Time limit to fetch and measure an item, from the request on. Its gateway asks another worker before.
 MEASURE_S = 30.0
 MOST_TO_MEASURE = 256
 
@@ -37,6 +37,8 @@ class _Coming:
 
     whole: "asyncio.Future[bytes | None]"
     data: bytearray = field(default_factory=bytearray)
+    # Of the parts so far: to hash all at once would keep the tokens of other jobs waiting.
+    hash: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     waiting: int = 0
 
 
@@ -73,11 +75,11 @@ class Items:
         if item is None or item.whole.done() or part.start != len(item.data):
             return  # nobody waits for it any more, or it was asked for twice
         item.data += part.data
+        item.hash.update(part.data)
         if part.data and len(item.data) < part.total <= MOST_ITEM_BYTES:
             self.send([Fetch(part.digest, len(item.data))])
             return
-        data = bytes(item.data)
-        item.whole.set_result(data if hashlib.sha256(data).digest() == part.digest else None)
+        item.whole.set_result(bytes(item.data) if item.hash.digest() == part.digest else None)
 
 
 class Media:
@@ -117,7 +119,7 @@ class Media:
                 del self._jobs[digest]
                 if self._engine is not None:
                     self._bytes -= len(self._engine.media.pop(digest, b""))
-                self._freed.set()
+        self._freed.set()
 
     def measure(self, asked: MeasureMedia, items: Items) -> None:
         """Report the number of tokens of an item to its gateway. An engine's failure reports nothing."""
@@ -133,7 +135,8 @@ class Media:
 
     async def _fetch(self, job: JobKey, digests: frozenset[bytes], items: Items, then: Callable[[bool], None]) -> None:
         async with items.fetching:
-            while self._bytes >= MOST_BYTES:
+            # Without a job that has all its items, none would free any: those that wait hold items too.
+            while self._bytes >= MOST_BYTES and len(self._digests) > len(self._fetches):
                 self._freed.clear()
                 await self._freed.wait()
             found = await asyncio.gather(*(self._item(digest, items) for digest in digests))
@@ -149,15 +152,14 @@ class Media:
         return await items.fetch(digest) if held is None else held
 
     async def _measure(self, asked: MeasureMedia, items: Items) -> None:
-        async with items.measuring:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(MEASURE_S):
-                    data = await self._item(asked.digest, items)
-                    if data is None or self._engine is None:
-                        return
-                    try:
-                        tokens = await asyncio.wrap_future(self._engine.measure(asked.kind, data))
-                    except Exception as error:  # noqa: BLE001 - the gateway asks another worker
-                        log.warning("the engine did not measure an item: error=%s", type(error).__name__)
-                        return
-                    items.send([Measured(asked.digest, tokens)])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MEASURE_S), items.measuring:
+                data = await self._item(asked.digest, items)
+                if data is None or self._engine is None:
+                    return
+                try:
+                    tokens = await asyncio.wrap_future(self._engine.measure(asked.kind, data))
+                except Exception as error:  # noqa: BLE001 - the gateway asks another worker
+                    log.warning("the engine did not measure an item: error=%s", type(error).__name__)
+                    return
+                items.send([Measured(asked.digest, tokens)])

@@ -211,6 +211,26 @@ def test_more_than_a_worker_keeps_waits_for_what_it_has(monkeypatch: pytest.Monk
     play(scenario)
 
 
+def test_a_job_that_waits_with_an_item_of_another_starts_when_that_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "MOST_BYTES", len(IMAGE))
+
+    async def scenario(world: World, worker: OutletWorker) -> None:
+        await taken(world, worker, job("a"))
+        await delivered(worker)
+        await taken(world, worker, job("b", IMAGE, OTHER))
+        await delivered(worker)
+        assert worker.started["b"] == 0
+        world.gateway.stop("a")
+        await delivered(worker)
+        worker.turns()
+        await delivered(worker)
+        await delivered(worker)
+        assert worker.started["b"] == 1
+        await world.finish()
+
+    play(scenario)
+
+
 def measure(item: bytes) -> MeasureMedia:
     return MeasureMedia(gateway_id="gateway", gateway_address="tcp://g:1", kind="image", digest=digest(item))
 
@@ -251,5 +271,21 @@ def test_an_item_that_a_job_holds_is_measured_without_another_fetch() -> None:
         assert await measured(world, worker, IMAGE) == [(digest(IMAGE), len(IMAGE))]
         assert fetches(world) == known
         await world.finish()
+
+    play(scenario)
+
+
+def test_what_was_to_be_measured_for_a_gateway_that_left_is_forgotten_in_time() -> None:
+    async def scenario(world: World, worker: OutletWorker) -> None:
+        assert await measured(world, worker, OTHER) == [(digest(OTHER), len(OTHER))]
+        worker.link.switch(is_up=False)
+        for number in range(items.MOST_TO_MEASURE):
+            worker.outlet.measure(measure(b"%d" % number))
+        await asyncio.sleep(items.MEASURE_S + 1)
+        for number in range(10):
+            worker.outlet.measure(measure(b"new %d" % number))
+        worker.link.switch(is_up=True)
+        await quiet()
+        assert (digest(IMAGE), len(IMAGE)) in await measured(world, worker, IMAGE)
 
     play(scenario)
