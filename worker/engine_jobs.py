@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fairlane.common.log_lines import about
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
-from fairlane.worker.engine_thread import Drop, EngineThread
+from fairlane.worker.engine_thread import AskCapacity, Drop, EngineThread
 from fairlane.worker.leases import HeldLeases
 from fairlane.worker.reports import EngineObserver
 
@@ -49,9 +49,9 @@ class EngineJobs:
         self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in jobs))
         self.notify_lost(job_id for job_id, epoch in jobs if self.leases.holds(job_id, epoch))
 
-    def ask_capacity(self, waiting: Lease) -> None:
-        """Let the engine report its capacity, as it does after each command. Of a job that waits it has none yet."""
-        self._engine.send(Drop(waiting.job.job_id, waiting.epoch))
+    def ask_capacity(self) -> None:
+        """Let the engine report its capacity, though no job of it has changed."""
+        self._engine.send(AskCapacity())
 
     def drop_restarted(self, job_ids: Iterable[str]) -> None:
         """Drop jobs that a gateway's answer has restarted while the engine handed them back."""

@@ -70,6 +70,11 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class AskCapacity:
+    """Change nothing. The engine reports its capacity, as it does after each command."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandBack:
     """Forget every job, and return their ids once all their events have been reported."""
 
@@ -77,7 +82,7 @@ class HandBack:
     job_ids: list[str] = field(default_factory=list)
 
 
-Command = Lease | Cancel | Grant | Drop | HandBack | ForgetPrompts
+Command = Lease | Cancel | Grant | Drop | AskCapacity | HandBack | ForgetPrompts
 
 
 class EngineThread:

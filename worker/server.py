@@ -194,7 +194,7 @@ class WorkerServer:
             observer.took(accepted)
         self._outlet.took(accepted, line.shard)
         if all(lease.started or lease.job.media for lease in accepted):
-            self._jobs.ask_capacity(accepted[0])
+            self._jobs.ask_capacity()
         self._cancel(early)
 
     async def _control(self, line: ShardLine) -> None:

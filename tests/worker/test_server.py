@@ -1,6 +1,7 @@
 """The worker at work, against a real store: takes, streams, cancels, drains, and survives the store's absence."""
 
 import asyncio
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.scheduler.protocol.media import MediaSpan
 from fairlane.scheduler.protocol.messages import Job, Outcome, Paused
 from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
@@ -16,6 +18,7 @@ from fairlane.worker.reports import EngineObserver, Report
 from tests.support.scheduler.queues import PLENTY, TakingQueue
 from tests.support.store.crash import crash
 from tests.support.worker.listener import Listener, listening
+from tests.support.worker.outlets import MediaEngine
 from tests.support.worker.scripted import ScriptedRunner, job
 from tests.support.worker.serving import CARD, LIMIT_S, QUEUE, Worker, gateway, working
 
@@ -69,6 +72,23 @@ async def test_a_job_whose_home_is_full_is_served_by_another(valkey_url: str) ->
 
     assert record is not None
     assert (put.preferred, record.worker_id) == ("full", "another")
+
+
+async def test_a_job_whose_image_is_here_already_is_served(valkey_url: str) -> None:
+    image = b"an image"
+    span = MediaSpan("image", hashlib.sha256(image).digest(), 1, 2)
+    first, second = (msgspec.structs.replace(job(name), media=(span,)) for name in ("first", "second"))
+    runner, engine = ScriptedRunner(gated=True), MediaEngine()
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=runner, remote=engine):
+        listener.media[span.digest] = image
+        await listener.queue.put(first)
+        runner.allow()
+        await listener.until(lambda: listener.count("first") == 1)
+        await listener.queue.put(second)
+        runner.open()
+        await listener.ended("first")
+        await listener.ended("second")
+        assert listener.tokens["second", 0] == script(4)
 
 
 async def test_every_choice_is_served(valkey_url: str) -> None:

@@ -17,7 +17,7 @@ from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.shards import shard_names
 from fairlane.scheduler.queue.types import News, Turn
 from fairlane.store.retry import StoreLink
-from fairlane.worker.engine.engine import Engine
+from fairlane.worker.engine.engine import Engine, RemotePart
 from fairlane.worker.engine_thread import Command, EngineThread
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.reports import EngineObserver
@@ -118,7 +118,7 @@ class Worker:
 async def working(
     url: str, *, lease_s: float = 20.0, drain_s: float = 10.0, runner: ScriptedRunner | None = None,
     worker_id: str = "worker", max_sequences: int = 8, prefix_share: float | None = None, queue_name: str = QUEUE,
-    observers: Sequence[EngineObserver] = (),
+    observers: Sequence[EngineObserver] = (), remote: RemotePart | None = None,
 ) -> AsyncIterator[Worker]:  # fmt: skip
     """A worker from start to end. Its lease is so long that no heartbeat helps where a wake-up is due."""
     runner = runner or ScriptedRunner()
@@ -141,6 +141,7 @@ async def working(
         dial=partial(dial, worker_id, queue_name, registry),
         heartbeat=Heartbeat(about, CostModel()),
         observers=observers,
+        remote=remote,
         lease_s=lease_s,
         drain_s=drain_s,
         block_s=1.0,
