@@ -393,6 +393,11 @@ def headers_too_large(max_bytes: int) -> ApiError:
     return ApiError(f"The headers are larger than {max_bytes} bytes.", "headers_too_large")
 
 
+def media_too_large(max_bytes: int) -> ApiError:
+    """Return the error for media of one request that do not fit the memory of any."""
+    return ApiError(f"The request's images and sounds have more than {max_bytes} bytes in total.", "request_too_large")
+
+
 def request_timeout(timeout_s: float) -> ApiError:
     """Return the error for a request that did not arrive in time."""
     return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memory
+from fairlane.gateway.errors import ApiError, body_budget_full, media_too_large, overloaded_memory
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
@@ -118,7 +118,11 @@ class BodyHold:
         return more <= 0 or self._grow(more)
 
     def add(self, count: int) -> None:
-        """Count what the request holds in addition to its body, such as media. Raises ApiError without room."""
+        """Count what the request holds in addition to its body, such as media. Raises ApiError without room:
+        `request_too_large` if there can be none for one request."""
+        most_bytes = min(self._budget.most_tenant_bytes, self._budget.most_large_bytes)
+        if self.held_bytes + count > most_bytes:
+            raise media_too_large(most_bytes)
         if not self.takes(count):
             self.check()
 

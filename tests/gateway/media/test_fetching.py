@@ -403,7 +403,7 @@ async def test_fetched_bytes_count_for_the_tenant_as_they_arrive(host: MediaHost
     assert budget.of_tenant("acme") == len(PNG)
     with pytest.raises(ApiError) as error:
         await by.read([MediaSource(f"http://{NAME}:{host.port}/", PARAM)], "acme", hold.add)
-    assert error.value.code == "concurrency_limit_exceeded"
+    assert error.value.code == "request_too_large"
     assert 200_000 < budget.of_tenant("acme") <= 300_000
     hold.release()
     assert budget.held_bytes == 0

@@ -11,7 +11,7 @@ from fairlane.scheduler.protocol.settings import Hosts, Networks
 from tests.gateway.media.conftest import MediaHost, answer
 from tests.gateway.media.files import png
 from tests.gateway.media.test_conversations import CHAT, Engine, chat, image, vision
-from tests.support.gateway.served import Served, until
+from tests.support.gateway.served import Served, error_of, until
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +82,17 @@ async def test_what_was_fetched_for_a_refused_request_counts_against_its_key(val
 
     assert [len(host.requests), said[-1].status_code] == [2, 429]
     assert said[-1].json()["error"]["limit"]["name"] == "refused_requests_per_minute"
+
+
+async def test_media_that_can_never_fit_are_no_temporary_refusal(valkey_url: str, host: MediaHost) -> None:
+    data = png(48) + bytes(40 * 1024)
+    host.answers = {f"/{number}": answer(data + bytes([number])) for number in range(4)}
+    hosts, networks = Hosts.of([f"http://127.0.0.1:{host.port}"]), Networks(["127.0.0.0/8"])
+    limits = {"media_hosts": hosts, "media_networks": networks, "tenant_body_bytes": 128 * 1024}
+    async with vision(valkey_url, Engine(), **limits) as served:
+        parts = [{"type": "image_url", "image_url": f"http://127.0.0.1:{host.port}/{number}"} for number in range(4)]
+        many, few = await served.post(CHAT, chat(*parts)), await served.post(CHAT, chat(*parts[:2]))
+        await served.landed()
+
+        assert (error_of(many), few.status_code) == ((413, "request_too_large"), 200)
+        await until(lambda: not served.resources.ports.bodies.held_bytes)
