@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.scheduler.protocol.media import MediaSpan
+from fairlane.scheduler.protocol.media import MeasureMedia, MediaSpan
 from fairlane.scheduler.protocol.messages import Job, Outcome, Paused
 from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
@@ -89,6 +89,18 @@ async def test_a_job_whose_image_is_here_already_is_served(valkey_url: str) -> N
         await listener.ended("first")
         await listener.ended("second")
         assert listener.tokens["second", 0] == script(4)
+
+
+async def test_an_image_is_measured_for_a_gateway_that_asks_through_the_store(valkey_url: str) -> None:
+    image = b"an image"
+    digest = hashlib.sha256(image).digest()
+    async with gateway(valkey_url) as listener, working(valkey_url, remote=MediaEngine()) as worker:
+        listener.media[digest] = image
+        asked = MeasureMedia(
+            gateway_id=listener.gateway_id, gateway_address=listener.address, kind="image", digest=digest
+        )
+        await worker.registry.measure_media(QUEUE, "worker", asked)
+        await listener.until(lambda: listener.measured == [(digest, len(image))])
 
 
 async def test_every_choice_is_served(valkey_url: str) -> None:

@@ -86,6 +86,7 @@ class GatewayEnd:
                 link.send([MediaPart(message.digest, message.start, len(whole), part)])
             elif isinstance(message, Measured):
                 self.measured.append((message.digest, message.tokens))
+                self.on_news()
 
     def lost(self, link: Link) -> None:
         self.streams.lost(link)
