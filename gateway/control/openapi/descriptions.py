@@ -127,7 +127,7 @@ PROPERTIES: Mapping[str, str] = {
     "service_tier": "`priority` or `fast`: the latency lane; `flex`: the throughput lane; else the default lane",
     "stop": "Texts that end the output; they are not part of it",
     "stream": "Send the answer as server-sent events while it is generated",
-    "stream_options": "Options of a stream; ignored in other requests",
+    "stream_options": "Options of a stream; requires `stream`",
     "temperature": f"0: always the most likely token; {_DRAWN}, else 1",
     "suffix": "The text after the output, for models with fill-in-the-middle tokens; not with `echo`",
     "DetokenizeBody.tokens": "Token ids",

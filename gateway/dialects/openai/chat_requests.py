@@ -43,7 +43,7 @@ def read_chat(chat: ChatBody, reading: Reading) -> ChatRequest:
         rendering=with_effort(_switched(chat, _rendering(chat)), chat.reasoning_effort, "reasoning_effort"),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         includes_reasoning=chat.include_reasoning is not False and not (chat.reasoning and chat.reasoning.exclude),
-        **{**common_fields(chat, reading), **more},
+        **{**common_fields(chat), **more},
     )
 
 

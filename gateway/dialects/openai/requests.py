@@ -270,11 +270,11 @@ def parse_completion(body: bytes, reading: Reading | None = None) -> CompletionR
         logprobs=completion.logprobs,
         echo=bool(completion.echo),
         returned=returned,
-        **common_fields(completion, reading) | {"n": n, "scored": scored},
+        **common_fields(completion) | {"n": n, "scored": scored},
     )
 
 
-def common_fields(body: GenerationBody, reading: Reading | None) -> dict[str, Any]:
+def common_fields(body: GenerationBody) -> dict[str, Any]:
     """Return the fields of a request that chats and completions have in common. Raises ApiError naming the field."""
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if body.max_tokens not in (None, max_tokens):
@@ -288,14 +288,15 @@ def common_fields(body: GenerationBody, reading: Reading | None) -> dict[str, An
         raise invalid("ignore_eos", reason)
     if body.prompt_logprobs is not None and body.stream:
         raise invalid("prompt_logprobs", "`prompt_logprobs` is not available in streams.")
-    options = body.stream_options if body.stream else None
-    if options is not body.stream_options and reading is not None:
-        reading.ignore("stream_options")
+    options = body.stream_options
+    asks_usage = bool(options and (options.include_usage or options.continuous_usage_stats))
+    if asks_usage and not body.stream:
+        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     return {
         **stated_fields(body),
         "max_tokens": max_tokens,
         "max_tokens_param": "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
-        "include_usage": bool(options and (options.include_usage or options.continuous_usage_stats)),
+        "include_usage": asks_usage,
         "continuous_usage": bool(options and options.continuous_usage_stats),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,

@@ -67,8 +67,8 @@ async def test_both_come_to_one_prompt(served: Served, path: str, sent: dict[str
 @pytest.mark.parametrize(
     ("path", "body", "ignored"),
     [
-        (CHAT, {"messages": [HI], "stream_options": {"include_usage": True}}, "stream_options"),
-        (COMPLETIONS, {"prompt": "Hi", "stream_options": {"include_usage": True}}, "stream_options"),
+        (CHAT, {"messages": [HI], "stream_options": {}}, None),
+        (COMPLETIONS, {"prompt": "Hi", "stream_options": {"include_usage": False}}, None),
         (RESPONSES, {"input": [{"type": "acme:search", "results": ["x"]}, HI]}, "input.acme?search"),
         (RESPONSES, {"input": [CALL_ITEM, {**CALL_ITEM, "type": "function_call_output", "output": ""}, HI]}, None),
     ],

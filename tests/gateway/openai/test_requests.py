@@ -291,7 +291,8 @@ def test_openais_tiers_pass(tier: str) -> None:
 
 def test_stream_options_belong_to_streams() -> None:
     assert not chat(stream=True).include_usage
-    assert not chat(stream_options={"include_usage": True}).include_usage
+    assert not chat(stream_options={"include_usage": False}).include_usage
+    assert param(stream_options={"include_usage": True}) == "stream_options"
     assert param(stream=True, stream_options={"foo": 1}) == "stream_options.foo"
     assert param(stream=True, stream_options={"include_usage": "yes"}) == "stream_options.include_usage"
 
