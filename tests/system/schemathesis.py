@@ -2,11 +2,11 @@
 
 python -m tests.system.schemathesis [--cases 400] [--minutes 30] [--seed 1]
 
-Every call runs with the key that it needs, against real tenants, files, batches and responses and the model that is
-served, so that it comes to what lies behind the checks. Failed is a 5xx (but a deadline that the caller stated), a
-status, header or media type that the document does not name, an answer that its schema does not fit, a wrong request
-that was accepted. Ends with 1 where anything did. Rules between two fields (`top_logprobs` needs `logprobs`) no schema
-says: that a request is refused for one is no failure.
+Every call runs with the key that it needs, against real tenants, files, batches and responses and models that are
+served, so that it comes to what lies behind the checks: one of each kind, and one that takes images. Failed is a 5xx
+(but a deadline that the caller stated), a status, header or media type that the document does not name, an answer that
+its schema does not fit, a wrong request that was accepted. Ends with 1 where anything did. Rules between two fields
+(`top_logprobs` needs `logprobs`) no schema says: that a request is refused for one is no failure.
 """
 
 import argparse
@@ -16,16 +16,25 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.openapi.document import document
+from fairlane.scheduler.protocol.media import MediaForm
+from tests.gateway.media.test_conversations import AFTER, BEFORE, Engine
+from tests.gateway.pooling.pooling_worker import PoolingWorker, embedding_card, scoring_card
 from tests.support.gateway.batch_files import begun, folder_settings, lines
-from tests.support.gateway.served import ADMIN_KEY, Served, serving
+from tests.support.gateway.cards import byte_level_card
+from tests.support.gateway.hand_worker import HandWorker
+from tests.support.gateway.served import ADMIN_KEY, Served, serving, until
+from tests.support.tasks import end
 
 TOOL = Path(sys.prefix) / "tools" / "bin" / "schemathesis"
 CHECKS = (
@@ -122,7 +131,28 @@ def unrefused(url: str, folder: Path) -> GatewaySettings:
     return folder_settings(url, folder, refused_per_minute=10_000_000)
 
 
-async def furnish(served: Served) -> Names:
+@asynccontextmanager
+async def furnished(served: Served) -> AsyncIterator[Names]:
+    """Add workers of other models, and what a tenant owns."""
+    sees = msgspec.structs.replace(
+        byte_level_card(), model="seeing", media={"image": MediaForm(before=(BEFORE,), after=(AFTER,))}
+    )
+    workers = [
+        HandWorker(served.store, sees, worker_id="seeing", engine=Engine()),
+        PoolingWorker(served.store, embedding_card("embedder"), worker_id="embedder"),
+        PoolingWorker(served.store, scoring_card("reranker"), worker_id="reranker"),
+    ]
+    working = [asyncio.create_task(worker.run()) for worker in workers]
+    cache = served.resources.fleet.cache
+    try:
+        await until(lambda: sum(model.is_served for model in cache.models.values()) > len(workers))
+        yield {**await _owned(served), "model": tuple(cache.models)}
+    finally:
+        for task in working:
+            await end(task)
+
+
+async def _owned(served: Served) -> Names:
     """Make tenants, one of them with a key that is used, and what that one owns; the names of all."""
     for name in ("acme", *TENANTS):
         await served.tenant(name)
@@ -137,7 +167,6 @@ async def furnish(served: Served) -> Names:
     files = [batch.input_file_id for batch in batches]
     return {
         "tenant": TENANTS,
-        "model": ("tiny",),
         "file": files,
         "input_file_id": files,
         "batch": [batch.id for batch in batches],
@@ -154,12 +183,12 @@ async def _long(cases: int, minutes: float, seed: int | None) -> bool:
         store.start()
         try:
             async with serving(unrefused(store.url, Path(directory))) as served:
-                names = await furnish(served)
                 within_s = round(minutes * 60 / len(WHO))
-                reports = [
-                    await run(served, who, Path(directory), names, cases=cases, within_s=within_s, seed=seed)
-                    for who in WHO
-                ]
+                async with furnished(served) as names:
+                    reports = [
+                        await run(served, who, Path(directory), names, cases=cases, within_s=within_s, seed=seed)
+                        for who in WHO
+                    ]
         finally:
             store.stop()
     for report in reports:

@@ -8,7 +8,7 @@ import pytest
 
 from fairlane.gateway.control.openapi.document import document
 from tests.support.gateway.served import serving
-from tests.system.schemathesis import TOOL, WHO, furnish, narrowed, run, unrefused
+from tests.system.schemathesis import TOOL, WHO, furnished, narrowed, run, unrefused
 
 pytestmark = [
     pytest.mark.anyio,
@@ -23,8 +23,7 @@ CASES, WITHIN_S, FEWEST = 1, 15, {"tenant": 100, "admin": 100, "anyone": 20}
 @pytest.mark.thorough
 @pytest.mark.parametrize("who", WHO)
 async def test_what_schemathesis_makes_up_is_answered_as_documented(who: str, valkey_url: str, tmp_path: Path) -> None:
-    async with serving(unrefused(valkey_url, tmp_path)) as served:
-        names = await furnish(served)
+    async with serving(unrefused(valkey_url, tmp_path)) as served, furnished(served) as names:
         report = await run(served, who, tmp_path, names, cases=CASES, within_s=WITHIN_S)
 
     assert report.passed, report.said

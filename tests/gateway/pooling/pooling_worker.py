@@ -3,9 +3,31 @@
 from array import array
 from typing import Any
 
-from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, TokenDelta
+import msgspec
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from fairlane.scheduler.protocol.messages import Finished, Lease, ModelCard, Outcome, TokenDelta
 from fairlane.worker.reports import Publication
+from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.hand_worker import HandWorker
+
+BEGIN, END = "<|im_start|>", "<|im_end|>"
+
+
+def embedding_card(model: str = "tiny") -> ModelCard:
+    return msgspec.structs.replace(byte_level_card(), model=model, embedding_size=2)
+
+
+def scoring_card(model: str = "tiny") -> ModelCard:
+    card = byte_level_card()
+    tokenizer = Tokenizer.from_str(card.tokenizer_json)
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{BEGIN} $A {END}",
+        pair=f"{BEGIN} $A {END} {END} $B {END}",
+        special_tokens=[(mark, tokenizer.token_to_id(mark)) for mark in (BEGIN, END)],
+    )
+    return msgspec.structs.replace(card, model=model, tokenizer_json=tokenizer.to_str(), embedding_size=1, scores=True)
 
 
 class PoolingWorker(HandWorker):

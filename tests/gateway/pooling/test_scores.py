@@ -4,33 +4,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from fairlane.gateway.model_text.tokenizer import TextModel
-from fairlane.scheduler.protocol.messages import ModelCard
-from tests.gateway.pooling.pooling_worker import PoolingWorker
-from tests.support.gateway.cards import byte_level_card
+from tests.gateway.pooling.pooling_worker import BEGIN, END, PoolingWorker, scoring_card
 from tests.support.gateway.served import CHAT, COMPLETIONS, Served, error_of, serving, settings
 
 pytestmark = pytest.mark.anyio
 SCORE, RERANK = ("/v1/score", "/score"), ("/v1/rerank", "/rerank", "/v2/rerank")
 QUERY, DOCUMENTS = "Who?", ["short", "quite a long one", "longer"]
-BEGIN, END = "<|im_start|>", "<|im_end|>"
 MARKS = 4
-
-
-def scoring_card() -> ModelCard:
-    card = byte_level_card()
-    tokenizer = Tokenizer.from_str(card.tokenizer_json)
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{BEGIN} $A {END}",
-        pair=f"{BEGIN} $A {END} {END} $B {END}",
-        special_tokens=[(mark, tokenizer.token_to_id(mark)) for mark in (BEGIN, END)],
-    )
-    return msgspec.structs.replace(card, tokenizer_json=tokenizer.to_str(), embedding_size=1, scores=True)
 
 
 CARD = scoring_card()

@@ -4,17 +4,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 
 from fairlane.gateway.model_text.tokenizer import TextModel
-from tests.gateway.pooling.pooling_worker import PoolingWorker
-from tests.support.gateway.cards import byte_level_card
+from tests.gateway.pooling.pooling_worker import PoolingWorker, embedding_card
 from tests.support.gateway.served import Served, error_of, serving, settings
 
 pytestmark = pytest.mark.anyio
 EMBEDDINGS, POOLING = "/v1/embeddings", "/pooling"
-CARD = msgspec.structs.replace(byte_level_card(), embedding_size=2)
+CARD = embedding_card()
 TEXTS = ["short", "quite a long one"]
 
 
