@@ -37,7 +37,10 @@ PROPERTIES: Mapping[str, str] = {
         ("file", "file_data", "file_id", "file_url", "image_url", "input_audio", "audio_url", "video_url"),
         "Images and sounds, if the model takes them; else refused, or omitted from what tools and models said",
     ),
-    "Part.source": "An image or sound, if the model takes it; else refused, or omitted from what tools and models said",
+    **dict.fromkeys(
+        ("Part.source", "Part.base64", "Part.image", "Part.url"),
+        "An image or sound, if the model takes it; else refused, or omitted from what tools and models said",
+    ),
     **dict.fromkeys(("Message.refusal", "Part.refusal"), "The model's refusal"),
     "audio": "The model's earlier spoken answer, of which the transcript is read",
     "custom": "The custom tool",

@@ -80,6 +80,15 @@ class Part(Fields):
     filename: Any = None
     detail: Any = None
     source: Any = None
+    # As LangChain and the AI SDK have them.
+    base64: Any = None
+    image: Any = None
+    url: Any = None
+
+    @property
+    def embedded(self) -> object:
+        """What any API but OpenAI's has of an image or sound."""
+        return self.source or self.data or self.base64 or self.image or self.url
 
     @model_validator(mode="after")
     def _check_text(self) -> Self:
@@ -129,9 +138,9 @@ def medium_of(part: Part, param: str, *, may_omit: bool) -> Medium:
     """Return the medium of a part."""
     match part.type:
         case "image_url" | "input_image" | "image":
-            source = source_of("image", part.image_url or part.source or part.data, param)
+            source = source_of("image", part.image_url or part.embedded, param)
         case "audio_url" | "input_audio" | "audio":
-            source = source_of("audio", part.audio_url or part.input_audio or part.source or part.data, param)
+            source = source_of("audio", part.audio_url or part.input_audio or part.embedded, param)
         case _:
             source = None
     return Medium(param=param, type=part.type, source=source, may_omit=may_omit)

@@ -39,7 +39,7 @@ _RULES = {
 
 
 _UNREAD = ("is not text; this model reads only text", "is neither text, nor an image or sound that this model reads")
-_UNGIVEN = "has neither a URL nor base64; files by id are not supported"
+_UNGIVEN = "has neither a URL nor base64 in a form that is read; files by id are not supported"
 
 Body = TypeVar("Body", bound=BaseModel)
 

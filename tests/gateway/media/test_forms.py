@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.media.files import png
-from tests.gateway.media.test_conversations import MESSAGES, RESPONSES, Engine, job, shown, text, url_of, vision
+from tests.gateway.media.test_conversations import CHAT, MESSAGES, RESPONSES, Engine, job, shown, text, url_of, vision
 from tests.support.gateway.served import Served
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +55,25 @@ async def test_images_in_messages(served: Served, turns: list[dict[str, Any]], r
     assert "x-fairlane-ignored" not in said.headers
     assert read in shown(served)
     assert said.json()["usage"]["input_tokens"] == len(job(served).prompt)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": url_of(png(48))},
+        {"type": "input_image", "image_url": url_of(png(48)), "detail": "original"},
+        IMAGE,
+        {"type": "image", "base64": DATA, "mime_type": "image/png"},
+        {"type": "image", "source_type": "base64", "data": DATA, "mime_type": "image/png"},
+        {"type": "image", "url": url_of(png(48))},
+        {"type": "image", "image": url_of(png(48))},
+    ],
+)
+async def test_images_in_the_forms_of_other_apis(served: Served, part: dict[str, Any]) -> None:
+    said = await served.post(CHAT, {"model": "tiny", "messages": [user(text("a"), part, text("b"))]})
+
+    assert said.status_code == 200, said.text
+    assert "a<3>b" in shown(served)
 
 
 @pytest.mark.parametrize(
