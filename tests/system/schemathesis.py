@@ -27,6 +27,7 @@ import msgspec
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.control.openapi.document import document
+from fairlane.gateway.dialects.openai.field_types import LENIENT
 from fairlane.scheduler.protocol.media import MediaForm
 from tests.gateway.media.test_conversations import AFTER, BEFORE, Engine
 from tests.gateway.pooling.pooling_worker import PoolingWorker, embedding_card, scoring_card
@@ -54,6 +55,8 @@ FILES = 12
 Names = Mapping[str, Sequence[str]]
 """What stands in the place of a path's parameter, or of a body's field."""
 CONFIG = """\
+[checks.negative_data_rejection]
+expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"]
 [checks.not_a_server_error]
 expected-statuses = ["2xx", "3xx", "4xx", 504]  # 504: the caller's own deadline, which may be a millisecond
 """
@@ -75,17 +78,27 @@ class Report:
 def narrowed(whole: dict[str, Any], names: Names) -> dict[str, Any]:
     """The document, with names of what exists in the places where any name could stand."""
     narrow = copy.deepcopy(whole)
+    for body in _bodies(narrow):
+        for field in body["properties"].keys() & _NAMED_IN_BODIES:
+            body["properties"][field] = {"type": "string", "enum": [*names[field]]}
     for node in _objects(narrow):
-        is_body = node.get("type") == "object" and node.get("additionalProperties") is False
-        for field in _NAMED_IN_BODIES if is_body else ():
-            if node["properties"].get(field, {}).get("type") == "string":
-                node["properties"][field] = {"type": "string", "enum": [*names[field]]}
+        if node.pop(LENIENT, False):  # any value is accepted
+            node.clear()
         if node.get("in") == "path" and node.get("name") in names:
             node["schema"] = {"anyOf": [{"enum": [*names[str(node["name"])]]}, node["schema"]]}  # others are made too
     return narrow
 
 
-_NAMED_IN_BODIES = ("model", "input_file_id")
+_NAMED_IN_BODIES = {"model", "input_file_id"}
+
+
+def _bodies(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas of bodies themselves, not of what is inside them."""
+    asked = [act["requestBody"] for acts in whole["paths"].values() for act in acts.values() if "requestBody" in act]
+    for ref in {node["$ref"] for node in _objects(asked) if "$ref" in node}:
+        body = whole["components"]["schemas"][ref.rsplit("/", 1)[1]]
+        if "properties" in body:
+            yield body
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:

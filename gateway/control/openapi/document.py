@@ -167,10 +167,11 @@ def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  #
     schema = named.get(shape, {"type": "string"})
     if kind != STREAM:
         return schema
-    inside = (
-        {} if shape is str else {"contentMediaType": JSON, "contentSchema": {"anyOf": [schema, {"const": "[DONE]"}]}}
-    )
-    data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a complete stream", **inside}
+    inside: Json = {"type": "string"}
+    if shape is not str:
+        event = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
+        inside = {"anyOf": [{"type": "string", "const": "[DONE]"}, event]}
+    data = {"description": "The event as JSON; `[DONE]` ends a complete stream", **inside}
     name = {"type": "string", "description": "The event's name, if any"}
     return {"type": "object", "properties": {"data": data, "event": name}}
 

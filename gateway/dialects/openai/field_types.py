@@ -10,14 +10,18 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
+# In the schema of a field: a value of another form is ignored, not refused.
+LENIENT = "x-fairlane-lenient"
 MAX_HINT_CHARS = 512
 # Values that ask for nothing in every field.
 EMPTY: tuple[object, ...] = (None, "", [], {})
@@ -67,9 +71,16 @@ def or_ignored(value: object, read: ValidatorFunctionWrapHandler, info: Validati
         return None
 
 
+class Leniently(WrapValidator):
+    """The validator of a hint. Its schema says that a value of another form is no error."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(core), LENIENT: True}
+
+
 def lenient_in(parent: str) -> WrapValidator:
     """Return the validator of a hint inside the object `parent`."""
-    return WrapValidator(partial(or_ignored, within=f"{parent}."))
+    return Leniently(partial(or_ignored, within=f"{parent}."))
 
 
 Off = Annotated[Literal[False], BeforeValidator(_as_flag)]
@@ -82,7 +93,7 @@ Identifier = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
 # A text that does not change how the request is served.
 Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(as_unicode)]
 # A field that never changes what an answer means: a value that is not as declared is ignored and named.
-Lenient = Annotated[_T | None, WrapValidator(or_ignored)]
+Lenient = Annotated[_T | None, Leniently(or_ignored)]
 # A hint of any shape, ignored and named.
 Ignored = Annotated[None, WrapValidator(or_ignored), WithJsonSchema({})]
 
