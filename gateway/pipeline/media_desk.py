@@ -38,8 +38,8 @@ MEASURE_S = 10.0
 MOST_ASKED = 3
 # Items that are measured at a time: of all tenants, of each one.
 MEASURES = 64, 8
-# Lengths that are remembered.
-MOST_KNOWN = 8_192
+# Lengths that are remembered, and for how long: an engine that restarts with other settings may read items as others.
+MOST_KNOWN, KNOWN_S = 8_192, 600.0
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Chat = TypeVar("Chat", bound=ChatRequest)
 Key = tuple[str, bytes]
@@ -72,8 +72,8 @@ class MediaDesk:
     # Where workers find this gateway; known once it listens.
     address: str = ""
     _held: WeakValueDictionary[bytes, MediaItem] = field(default_factory=WeakValueDictionary)
-    # By tenant, model and content.
-    _known: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    # With the time when each is forgotten, by tenant, model and content.
+    _known: OrderedDict[bytes, tuple[int, float]] = field(default_factory=OrderedDict)
     _measures: Slots = field(default_factory=lambda: Slots(*MEASURES))
     _asking: "dict[Key, asyncio.Task[int]]" = field(default_factory=dict)
     _answers: "dict[Key, asyncio.Future[int]]" = field(default_factory=dict)
@@ -127,14 +127,16 @@ class MediaDesk:
     async def _tokens(self, item: MediaItem, model: ServedModel, context: RequestContext) -> int:
         tenant = context.caller.identity.tenant
         whose = blake2b(f"{tenant.id} {tenant.created_at} {model.queue} {item.sha256}".encode()).digest()
-        if whose in self._known:
+        tokens, until_s = self._known.get(whose, (0, 0.0))
+        if until_s > asyncio.get_running_loop().time():
             self._known.move_to_end(whose)
-            return self._known[whose]
+            return tokens
         release = await self._slot(tenant.id)
         try:
-            self._known[whose] = tokens = await self._shared(item, model)
+            tokens = await self._shared(item, model)
         finally:
             release()
+        self._known[whose] = tokens, asyncio.get_running_loop().time() + KNOWN_S
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         return tokens

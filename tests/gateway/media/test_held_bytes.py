@@ -1,5 +1,6 @@
 """What a request with images holds: counted against its tenant while it lives, and gone with it, however it ends."""
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from tests.gateway.media.test_conversations import (
     url_of,
     vision,
 )
-from tests.support.gateway.served import Served
+from tests.support.gateway.served import Served, until
 
 pytestmark = pytest.mark.anyio
 
@@ -127,3 +128,30 @@ async def test_nothing_is_held_however_a_request_ends(
         del said
         await served.landed()
         assert holds_nothing(served), (path, status)
+
+
+async def test_nothing_is_held_if_no_worker_measures(
+    valkey_url: str, uncollected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.gateway.pipeline.media_desk.MEASURE_S", 0.1)
+    async with vision(valkey_url, Engine(failures=9)) as served:
+        said = await asyncio.gather(*[served.post(CHAT, chat(*TWO)) for _ in range(3)])
+        assert [each.status_code for each in said] == [503] * 3
+        del said
+        await until(lambda: holds_nothing(served))
+
+
+async def test_nothing_is_held_of_requests_that_are_sent_twice_at_once(served: Served, uncollected: None) -> None:
+    served.worker.limit = 2
+    asking = [asyncio.create_task(served.post(CHAT, chat(*TWO), idempotency_key="once")) for _ in range(3)]
+    await until(lambda: bool(served.worker.seen))
+    served.worker.limit = None
+    said = await asyncio.gather(*asking)
+    again = await served.post(CHAT, chat(*TWO), idempotency_key="once")
+
+    assert {each.text for each in (*said, again)} == {again.text}
+    assert len(served.worker.seen) == 1
+    del said, again
+    asking.clear()
+    await served.landed()
+    await until(lambda: holds_nothing(served))

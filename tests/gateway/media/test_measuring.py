@@ -70,6 +70,19 @@ async def test_a_tenant_with_many_images_keeps_no_other_waiting(served: Served, 
     assert engine.measured.index(png(160)) <= 12
 
 
+async def test_an_engine_that_restarts_with_other_settings_is_asked_again(
+    valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.gateway.pipeline.media_desk.KNOWN_S", 0.01)
+    engine = Engine()
+    async with vision(valkey_url, engine) as served:
+        for _ in range(2):
+            assert (await served.post(CHAT, chat(image(png(48))))).status_code == 200
+            await asyncio.sleep(0.02)
+
+    assert engine.measured == [png(48)] * 2
+
+
 async def test_what_was_fetched_for_a_refused_request_counts_against_its_key(valkey_url: str, host: MediaHost) -> None:
     data = png(48) + bytes(640 * 1024)
     host.answers = {"/a.png": answer(data)}
