@@ -233,7 +233,6 @@ def told(*parts: OfField) -> OfField:
 
 
 LOOK_UP = {"type": "custom", "custom": {"name": "look_up"}}
-GRAMMAR = {"type": "grammar", "grammar": {"definition": "start: /a/", "syntax": "lark"}}
 
 REFUSED: list[tuple[str, OfField]] = [
     ("audio", {"audio": {"format": "mp3", "voice": {"id": "alloy"}}}),
@@ -256,10 +255,6 @@ REFUSED: list[tuple[str, OfField]] = [
     ("messages.[0].content", told(part("input_audio", {"data": "AA==", "format": "wav"}))),
     ("messages.[0].content", told(part("file", {"file_data": "AA==", "file_id": "f", "filename": "a.pdf"}))),
     ("messages.[1].audio", {"messages": history({"role": "assistant", "audio": {"id": "a"}})}),
-    (
-        "tools.[0].type",
-        {"tools": [{"type": "custom", "custom": {"name": "look_up", "description": "x", "format": GRAMMAR}}]},
-    ),
     ("tool_choice", {"tools": [WEATHER], "tool_choice": LOOK_UP}),
 ]
 """They ask for what is not served: the field that the refusal names."""
