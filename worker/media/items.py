@@ -139,7 +139,8 @@ class Media:
             while self._bytes >= MOST_BYTES and len(self._digests) > len(self._fetches):
                 self._freed.clear()
                 await self._freed.wait()
-            found = await asyncio.gather(*(self._item(digest, items) for digest in digests))
+            # One after another, so that what is sent to other jobs waits behind few parts.
+            found = [await self._item(digest, items) for digest in digests]
         for digest, data in zip(digests, found, strict=True):
             if data is not None and self._engine is not None and digest not in self._engine.media:
                 self._engine.media[digest] = data
