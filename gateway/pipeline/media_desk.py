@@ -27,7 +27,7 @@ from fairlane.gateway.media.reader import Media as MediaReader
 from fairlane.gateway.media.reader import MediaItem, MediaSource
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.scheduler.links.connection import Link
-from fairlane.scheduler.links.frames import Fetch, Measured, MediaPart
+from fairlane.scheduler.links.frames import UNMEASURED, Fetch, Measured, MediaPart
 from fairlane.scheduler.protocol.media import MEDIA_PART_BYTES, MeasureMedia, MediaForm, MediaKind
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.shards import queue_of
@@ -169,11 +169,12 @@ class MediaDesk:
                     async with asyncio.timeout(MEASURE_S):
                         await self.registry.measure_media(worker.queue, worker.worker_id, asked)
                         tokens: int = await answer
-                    return tokens
                 except TimeoutError:
                     continue
+                if tokens > UNMEASURED:
+                    return tokens
         except STORE_ERRORS as error:
             raise store_unavailable() from error
         finally:
             self._answers.pop(key, None)
-        raise ApiError("No worker of this model has measured the request's images in time.", "unavailable")
+        raise ApiError("No worker of this model has measured the request's images.", "unavailable")

@@ -15,6 +15,8 @@ VERSION = 1
 # A frame of an authenticated peer; a prompt's whole output, with log-probabilities, stays far below it.
 MAX_FRAME_BYTES = 16 * 2**20
 MAX_HANDSHAKE_BYTES = 1_024
+# In place of an item's number of tokens.
+UNMEASURED = -1
 _LENGTH = struct.Struct(">I")
 
 
@@ -67,7 +69,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class Measured(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """The number of tokens that an item becomes; 0: the engine cannot read it."""
+    """The number of tokens that an item becomes; 0: the engine cannot read it; UNMEASURED: it failed."""
 
     digest: bytes
     tokens: int

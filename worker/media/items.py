@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlane.scheduler.links.frames import Fetch, Measured, MediaPart
+from fairlane.scheduler.links.frames import UNMEASURED, Fetch, Measured, MediaPart
 from fairlane.scheduler.protocol.media import MeasureMedia
 from fairlane.worker.engine.engine import RemotePart
 
@@ -122,7 +122,7 @@ class Media:
         self._freed.set()
 
     def measure(self, asked: MeasureMedia, items: Items) -> None:
-        """Report the number of tokens of an item to its gateway. An engine's failure reports nothing."""
+        """Report the number of tokens of an item to its gateway, or that the engine failed."""
         if asked not in self._measures and len(self._measures) < MOST_TO_MEASURE:
             task = self._measures[asked] = asyncio.create_task(self._measure(asked, items))
             task.add_done_callback(lambda _: self._measures.pop(asked))
@@ -162,5 +162,5 @@ class Media:
                     tokens = await asyncio.wrap_future(self._engine.measure(asked.kind, data))
                 except Exception as error:  # noqa: BLE001 - the gateway asks another worker
                     log.warning("the engine did not measure an item: error=%s", type(error).__name__)
-                    return
+                    tokens = UNMEASURED
                 items.send([Measured(asked.digest, tokens)])

@@ -130,10 +130,7 @@ async def test_nothing_is_held_however_a_request_ends(
         assert holds_nothing(served), (path, status)
 
 
-async def test_nothing_is_held_if_no_worker_measures(
-    valkey_url: str, uncollected: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fairlane.gateway.pipeline.media_desk.MEASURE_S", 0.1)
+async def test_nothing_is_held_if_no_worker_measures(valkey_url: str, uncollected: None) -> None:
     async with vision(valkey_url, Engine(failures=9)) as served:
         said = await asyncio.gather(*[served.post(CHAT, chat(*TWO)) for _ in range(3)])
         assert [each.status_code for each in said] == [503] * 3

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from fairlane.scheduler.links.frames import Fetch
+from fairlane.scheduler.links.frames import UNMEASURED, Fetch
 from fairlane.scheduler.protocol.media import MeasureMedia, MediaSpan
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.worker.media import items
@@ -255,10 +255,10 @@ def test_items_are_measured_for_a_gateway_of_which_the_worker_has_no_job() -> No
 
 
 @pytest.mark.parametrize("fault", ["gone", "engine"])
-def test_what_cannot_be_measured_here_is_not_answered(fault: str) -> None:
+def test_what_cannot_be_measured_here_is_measured_elsewhere(fault: str) -> None:
     async def scenario(world: World, worker: OutletWorker) -> None:
         worker.engine.fails = fault == "engine"
-        assert await measured(world, worker, IMAGE) == []
+        assert await measured(world, worker, IMAGE) == [(digest(IMAGE), UNMEASURED)] * (fault == "engine")
 
     play(scenario, holds=() if fault == "gone" else (IMAGE,))
 
