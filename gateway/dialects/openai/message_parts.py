@@ -35,7 +35,12 @@ def _piece(piece: object) -> str:
 
 
 # Thinking in any form in which clients return it; what cannot be read is empty.
-Thought = Annotated[str, PlainValidator(_thought, json_schema_input_type=str | list[Any])]
+Thought = Annotated[
+    str,
+    PlainValidator(
+        _thought, json_schema_input_type=str | list[Any] | Annotated[dict[str, Any], Field(max_length=0)] | None
+    ),
+]
 
 
 def _parts(given: object) -> object:

@@ -174,7 +174,7 @@ class OutputItem(Fields):
     @property
     def _shown_output(self) -> str | list[Json]:
         parts = shown_parts(self.output, "input_text")
-        return parts if len(parts) > 1 or "text" not in parts[0] else str(parts[0]["text"])
+        return text_of(self.output) if [part["type"] for part in parts] == ["input_text"] else parts
 
 
 class AdditionalToolsItem(Fields):

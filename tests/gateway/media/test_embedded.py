@@ -277,9 +277,13 @@ async def test_decoded_bytes_count_for_the_tenant() -> None:
     media = Media(MediaLimits())
     await media.read([source] * 2, "acme", hold.add)
     assert len(data) * 2 <= budget.of_tenant("acme") <= len(data) * 2 + 10
-    with pytest.raises(ApiError) as error:
-        await media.read([source], "acme", hold.add)
-    assert error.value.code == "concurrency_limit_exceeded"
+    other = BodyHold(budget)
+    other.claim("acme", 0)
+    for each, code in ((hold, "request_too_large"), (other, "concurrency_limit_exceeded")):
+        with pytest.raises(ApiError) as error:
+            await media.read([source], "acme", each.add)
+        assert error.value.code == code
+    other.release()
     hold.release()
     assert budget.held_bytes == 0
 

@@ -13,6 +13,7 @@ from tests.support.gateway.served import Served
 pytestmark = pytest.mark.anyio
 DATA = base64.b64encode(png(48)).decode()
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}}
+INPUT_IMAGE: dict[str, Any] = {"type": "input_image", "image_url": url_of(png(48))}
 CALLED = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
 DOCUMENT = {"type": "document", "title": "T", "source": {"type": "content", "content": [text("a"), IMAGE, text("b")]}}
 
@@ -81,7 +82,8 @@ async def test_images_in_the_forms_of_other_apis(served: Served, part: dict[str,
     [
         ({"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": url_of(png(48))}}, 3),
         ({"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": DATA}, 3),
-        ({"type": "function_call_output", "output": [{"type": "input_image", "image_url": url_of(png(48))}]}, 3),
+        ({"type": "function_call_output", "output": [INPUT_IMAGE]}, 3),
+        ({"type": "function_call_output", "output": [{**INPUT_IMAGE, "text": None, "file_id": None}]}, 3),
     ],
 )
 async def test_images_of_tools_in_a_responses_input(served: Served, item: dict[str, Any], read: int) -> None:

@@ -203,6 +203,11 @@ async def test_a_chat_body_may_have_unknown_fields_but_no_wrong_ones() -> None:
     schema("ChatBody").validate({**body, "nonsense": 1})
 
 
+@pytest.mark.parametrize("empty", [None, "", [], {}])
+async def test_thinking_may_be_empty(empty: object) -> None:
+    schema("Part").validate({"type": "text", "text": "a", "think": empty})
+
+
 async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
     await bench.done("POST", "/tenants", json={"id": "acme", "limits": {"tokens_per_day": 100}})
     await bench.spend("acme")
