@@ -2,10 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
@@ -76,14 +76,7 @@ class Media:
         if len(sources) > self._limits.max_media:
             one = sources[self._limits.max_media]
             raise invalid(one.param, f"A request may have at most {self._limits.max_media} images and sounds.")
-        reading = [asyncio.ensure_future(self._read(each, tenant, hold)) for each in sources]
-        try:
-            return await asyncio.gather(*reading)
-        except ApiError as refused:
-            # Its frames would keep the data as long as the error.
-            raise refused.with_traceback(None) from None
-        finally:
-            await _ended(reading)
+        return await together([self._read(each, tenant, hold) for each in sources])
 
     async def _read(self, source: MediaSource, tenant: str, hold: Callable[[int], None]) -> MediaItem:
         try:
@@ -108,7 +101,19 @@ class Media:
         return work() if count <= LARGE_BODY_BYTES else await self._turns.run(tenant, work)
 
 
-async def _ended(tasks: list[asyncio.Task[MediaItem]]) -> None:
+async def together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of works that run at the same time, in order. The first error cancels the others, and does not
+    keep their data."""
+    tasks = [asyncio.ensure_future(each) for each in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except ApiError as refused:
+        raise refused.with_traceback(None) from None
+    finally:
+        await _ended(tasks)
+
+
+async def _ended(tasks: list[asyncio.Task[T]]) -> None:
     """Cancel tasks and forget them: they have an error, which would keep them alive by its caller's frame."""
     for task in tasks:
         task.cancel()

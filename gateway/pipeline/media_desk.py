@@ -24,7 +24,7 @@ from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.media.fetcher import Slots
 from fairlane.gateway.media.reader import Media as MediaReader
-from fairlane.gateway.media.reader import MediaItem, MediaSource
+from fairlane.gateway.media.reader import MediaItem, MediaSource, together
 from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.scheduler.links.connection import Link
 from fairlane.scheduler.links.frames import UNMEASURED, Fetch, Measured, MediaPart
@@ -115,14 +115,13 @@ class MediaDesk:
     async def _measured(
         self, items: Sequence[MediaItem], sources: Sequence[MediaSource], model: ServedModel, context: RequestContext
     ) -> Sequence[ReadMedium]:
-        read = list[ReadMedium]()
-        for item, source in zip(items, sources, strict=True):
-            held = self._held.setdefault(bytes.fromhex(item.sha256), item)
-            tokens = await self._tokens(held, model, context)
+        held = [self._held.setdefault(bytes.fromhex(each.sha256), each) for each in items]
+        lengths = await together([self._tokens(each, model, context) for each in held])
+        for source, tokens in zip(sources, lengths, strict=True):
             if tokens <= 0:
                 raise invalid(source.param, f"`{source.param}` cannot be read by this model.")
-            read.append(ReadMedium(held, min(tokens, model.context_length + 1)))
-        return read
+        most = model.context_length + 1
+        return [ReadMedium(item, min(tokens, most)) for item, tokens in zip(held, lengths, strict=True)]
 
     async def _tokens(self, item: MediaItem, model: ServedModel, context: RequestContext) -> int:
         tenant = context.caller.identity.tenant

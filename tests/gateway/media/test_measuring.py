@@ -70,6 +70,14 @@ async def test_a_tenant_with_many_images_keeps_no_other_waiting(served: Served, 
     assert engine.measured.index(png(160)) <= 12
 
 
+async def test_the_images_of_a_request_are_measured_at_the_same_time(served: Served, engine: Slow) -> None:
+    asking = asyncio.create_task(served.post(CHAT, chat(*[image(numbered(number)) for number in range(3)])))
+    await until(lambda: len(engine.waiting) == 3)
+    engine.go_on()
+
+    assert (await asking).status_code == 200
+
+
 async def test_an_engine_that_restarts_with_other_settings_is_asked_again(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
