@@ -145,7 +145,10 @@ class Submitter:
                     request.jobs = []  # nothing was written, so there is nothing to undo
                 refused = _refused(denied, request.ask, plan)
                 span.set({"fairlane.limit": None if refused.limit is None else refused.limit.name})
-                raise refused from denied
+                try:
+                    raise refused from denied
+                finally:
+                    del refused  # breaks the cycle through its traceback's frame, which holds the request
             except StoreAway as error:
                 request.jobs = []  # as above: the store was not reached
                 raise store_unavailable() from error

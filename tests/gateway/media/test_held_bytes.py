@@ -131,6 +131,17 @@ async def test_nothing_is_held_however_a_request_ends(
         assert holds_nothing(served), (path, status)
 
 
+async def test_nothing_is_held_of_requests_over_a_limit(served: Served, uncollected: None) -> None:
+    for limits in ({"tokens_per_minute": 5}, {"requests_per_minute": 1}, {"max_queued": 0}):
+        name = f"poor-{len(served.keys)}"
+        await served.tenant(name, limits=limits)
+        said = [await served.post(CHAT, chat(*TWO), tenant=name) for _ in range(2)]
+        assert said[-1].status_code >= 400, said[-1].text
+        del said
+        await served.landed()
+        assert holds_nothing(served), limits
+
+
 async def test_nothing_is_held_if_no_worker_measures(valkey_url: str, uncollected: None) -> None:
     async with vision(valkey_url, Engine(failures=9)) as served:
         said = await asyncio.gather(*[served.post(CHAT, chat(*TWO)) for _ in range(3)])
