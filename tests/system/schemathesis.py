@@ -93,9 +93,9 @@ _NAMED_IN_BODIES = {"model", "input_file_id"}
 
 
 def _bodies(whole: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas of bodies themselves, not of what is inside them."""
-    asked = [act["requestBody"] for acts in whole["paths"].values() for act in acts.values() if "requestBody" in act]
-    for ref in {node["$ref"] for node in _objects(asked) if "$ref" in node}:
+    """The schemas of tenants' bodies themselves, not of what is inside them."""
+    acts = [act for acts in whole["paths"].values() for act in acts.values() if "tenant" in act["tags"]]
+    for ref in {node["$ref"] for act in acts for node in _objects(act.get("requestBody")) if "$ref" in node}:
         body = whole["components"]["schemas"][ref.rsplit("/", 1)[1]]
         if "properties" in body:
             yield body
