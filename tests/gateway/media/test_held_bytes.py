@@ -132,7 +132,7 @@ async def test_nothing_is_held_however_a_request_ends(
 
 
 async def test_nothing_is_held_of_requests_over_a_limit(served: Served, uncollected: None) -> None:
-    for limits in ({"tokens_per_minute": 5}, {"requests_per_minute": 1}, {"max_queued": 0}):
+    for limits in ({"tokens_per_minute": 5}, {"requests_per_minute": 1}, {"tokens_per_day": 5}):
         name = f"poor-{len(served.keys)}"
         await served.tenant(name, limits=limits)
         said = [await served.post(CHAT, chat(*TWO), tenant=name) for _ in range(2)]
@@ -140,6 +140,10 @@ async def test_nothing_is_held_of_requests_over_a_limit(served: Served, uncollec
         del said
         await served.landed()
         assert holds_nothing(served), limits
+    late = await served.post(CHAT, chat(*TWO), x_fairlane_deadline_ms="1")
+    assert late.status_code >= 400
+    del late
+    assert holds_nothing(served)
 
 
 async def test_nothing_is_held_if_no_worker_measures(valkey_url: str, uncollected: None) -> None:
