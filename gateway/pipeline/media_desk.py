@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -96,7 +97,7 @@ class MediaDesk:
             raise
         read = tuple([next(measured) if each.kind in kinds else None for each in request.media.given])
         media = Media(key=request.media.key, read=read)  # without what was sent: it is larger than what was read
-        finalize(media, hold.release)
+        finalize(media, _release, asyncio.get_running_loop(), hold)
         return replace(request, media=media)
 
     def received(self, link: Link, message: Fetch | Measured) -> Sequence[MediaPart]:
@@ -177,3 +178,9 @@ class MediaDesk:
         finally:
             self._answers.pop(key, None)
         raise ApiError("No worker of this model has measured the request's images.", "unavailable")
+
+
+def _release(loop: asyncio.AbstractEventLoop, hold: BodyHold) -> None:
+    # The last reference to media may end in a thread, and the budget is the loop's.
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(hold.release)
