@@ -50,7 +50,9 @@ def _blocks(content: object) -> object:
 
 
 TextBlocks = Annotated[
-    list[TextBlock], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock])
+    list[TextBlock],
+    Field(fail_fast=True),
+    BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock] | None),
 ]
 
 
@@ -161,7 +163,9 @@ class ToolUseBlock(Fields):
     type: Annotated[Hint, about("`tool_use`, or `server_tool_use` and `mcp_tool_use`")]
     id: Annotated[Hint | None, about("Identifier")] = None
     name: Annotated[Hint | None, about("Name")] = None
-    input: Annotated[str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any]), about("The arguments")]
+    input: Annotated[
+        str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any] | str | None), about("The arguments")
+    ]
     caller: Unread = None
     server_name: Unread = None
     toolset_name: Unread = None

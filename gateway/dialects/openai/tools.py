@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.grammar.lark_pattern import lark_pattern
 from fairlane.gateway.dialects.openai.field_types import (
+    EMPTY,
     MAX_HINT_CHARS,
     Fields,
     Hint,
@@ -210,10 +211,15 @@ def _one_text(pattern: str | None = None) -> dict[str, Any]:
 
 
 def _arguments(given: object) -> object:
-    return json_text(given) if isinstance(given, dict) else given or ""
+    return json_text(given) if isinstance(given, dict) else "" if given in EMPTY else given
 
 
-Arguments = Annotated[Text, BeforeValidator(_arguments, json_schema_input_type=str | dict[str, Any])]
+Arguments = Annotated[
+    Text,
+    BeforeValidator(
+        _arguments, json_schema_input_type=str | dict[str, Any] | Annotated[list[Any], Field(max_length=0)] | None
+    ),
+]
 
 
 class CalledBody(Fields):

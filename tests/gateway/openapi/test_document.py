@@ -204,8 +204,9 @@ async def test_a_chat_body_may_have_unknown_fields_but_no_wrong_ones() -> None:
 
 
 @pytest.mark.parametrize("empty", [None, "", [], {}])
-async def test_thinking_may_be_empty(empty: object) -> None:
+async def test_thinking_and_arguments_may_be_empty(empty: object) -> None:
     schema("Part").validate({"type": "text", "text": "a", "think": empty})
+    schema("CallItem").validate({"type": "function_call", "call_id": "1", "arguments": empty})
 
 
 async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
