@@ -48,7 +48,7 @@ Name = Annotated[Hint, Field(min_length=1)]
 class MessageItem(Fields):
     """A message."""
 
-    type: Annotated[Literal["message"], about("Type of this object")] = "message"
+    type: Annotated[Literal["message"] | None, about("Type of this object")] = "message"
     role: Annotated[Literal["user", "assistant", "system", "developer"], about("The message's author")]
     content: Annotated[Content | None, about("The content")]
     id: Annotated[Hint | None, about("Identifier")] = None

@@ -209,6 +209,11 @@ async def test_thinking_and_arguments_may_be_empty(empty: object) -> None:
     schema("CallItem").validate({"type": "function_call", "call_id": "1", "arguments": empty})
 
 
+async def test_a_message_needs_no_type() -> None:
+    for kind in ({}, {"type": None}, {"type": "message"}):
+        schema("MessageItem").validate({"role": "user", "content": "a", **kind})
+
+
 async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
     await bench.done("POST", "/tenants", json={"id": "acme", "limits": {"tokens_per_day": 100}})
     await bench.spend("acme")
