@@ -38,7 +38,7 @@ async def test_an_output_limit_beyond_the_context_is_refused_in_words_that_clien
         ({"max_tokens": 100_000}, 400, "context_length_exceeded", "max_tokens"),
         ({"service_tier": "gold"}, 400, "invalid_request_error", "service_tier"),
         ({"n": 0}, 400, "invalid_request_error", "n"),
-        ({"tools": [{}]}, 400, "invalid_request_error", "tools.[0].type"),
+        ({"tools": [{}]}, 400, "invalid_request_error", "tools.[0].function"),
         ({"nonsense": 1}, 400, "invalid_request_error", "nonsense"),
     ],
 )

@@ -18,7 +18,7 @@ Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 NAME = "images.example.com"
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[pytest.param(True, id="uvloop"), pytest.param(False, id="asyncio", marks=pytest.mark.thorough)])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param}
 

@@ -4,13 +4,14 @@ A field that a new SDK brings is in no table here, and `test_no_field_is_left_ou
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import openai
 import pytest
-from openai.types.chat import ChatCompletion, completion_create_params
+from openai.types.chat import ChatCompletion, ChatCompletionMessageCustomToolCall, completion_create_params
 
 from tests.support.system.sdk import (
     ASKED,
@@ -114,6 +115,15 @@ def history(*turns: OfField) -> list[OfField]:
 CALLED = {"id": "call_1", "type": "function", "function": {"name": "capital", "arguments": '{"city": "Paris"}'}}
 WEATHER, TIME = function("weather"), function("time")
 NAMED = {"type": "function", "function": {"name": "time"}}
+LOOK_UP = {"type": "custom", "custom": {"name": "look_up"}}
+LETTERS = {"type": "grammar", "grammar": {"definition": "[a-c]{3}", "syntax": "regex"}}
+
+
+def of_letters(answer: ChatCompletion) -> bool:
+    calls = answer.choices[0].message.tool_calls or []
+    inputs = [call.custom.input for call in calls if isinstance(call, ChatCompletionMessageCustomToolCall)]
+    return len(inputs) == len(calls) == 1 and re.fullmatch("[a-c]{3}", inputs[0]) is not None
+
 
 HONOURED: list[tuple[OfField, Callable[[ChatCompletion], bool]]] = [
     ({"max_tokens": 3}, lambda answer: output_tokens(answer) == 3),
@@ -149,6 +159,14 @@ HONOURED: list[tuple[OfField, Callable[[ChatCompletion], bool]]] = [
     ),
     ({"tools": [WEATHER], "tool_choice": "required", "max_tokens": 60}, of_calls("weather")),
     ({"tools": [WEATHER, TIME], "tool_choice": NAMED, "max_tokens": 60}, of_calls("time")),
+    (
+        {
+            "tools": [{"type": "custom", "custom": {"name": "look_up", "description": "x", "format": LETTERS}}],
+            "tool_choice": LOOK_UP,
+            "max_tokens": 60,
+        },
+        of_letters,
+    ),
     (
         {
             "functions": [{"name": "capital", "description": "Of a country.", "parameters": CITY}],
@@ -231,8 +249,6 @@ def part(kind: str, value: object) -> OfField:
 def told(*parts: OfField) -> OfField:
     return {"messages": [{"role": "user", "content": [*parts]}]}
 
-
-LOOK_UP = {"type": "custom", "custom": {"name": "look_up"}}
 
 REFUSED: list[tuple[str, OfField]] = [
     ("audio", {"audio": {"format": "mp3", "voice": {"id": "alloy"}}}),
