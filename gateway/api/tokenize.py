@@ -42,6 +42,9 @@ def _token_ids(value: object) -> Tokens:
     return tuple(value)
 
 
+_COUNTERS = "/v1/messages/count_tokens` and `/v1/responses/input_tokens"
+
+
 class TokenizeTextBody(Fields):
     """The body of `POST /tokenize` for a text, parsed as the prompt of a plain completion."""
 
@@ -131,6 +134,8 @@ def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody, read
         return model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
     request = read_chat(asked, reading)
     if reading.found.given:
+        if model.text.card.media_forms:
+            raise invalid("messages", f"`messages` contains images or sounds, which `{_COUNTERS}` count.")
         request = with_media(request, reading, {})
     [prompt] = CHAT.prompts(model.text, request.fitted(model.longest))
     return prompt

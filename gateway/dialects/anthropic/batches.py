@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic supports
 
 from fairlane.common.views import about
 from fairlane.gateway.dialects.anthropic.request_bodies import MessagesBody
-from fairlane.gateway.dialects.openai.field_types import Fields
+from fairlane.gateway.dialects.openai.field_types import LENIENT, Fields
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import read_struct
 
@@ -24,7 +24,10 @@ class MessageBatchRequest(Fields):
     """One request of a Message Batch."""
 
     custom_id: Annotated[str, Field(min_length=1, max_length=MAX_CUSTOM_ID, description="Its name in the results")]
-    params: Annotated[MessagesBody, Field(description="The request, without `stream`; checked when it runs")]
+    params: Annotated[
+        MessagesBody,
+        Field(description="The request, without `stream`; checked when it runs", json_schema_extra={LENIENT: True}),
+    ]
 
 
 class MessageBatchBody(Fields):

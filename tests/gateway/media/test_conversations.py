@@ -190,6 +190,13 @@ async def test_images_of_tools_are_read_too(served: Served) -> None:
     assert "Here:<4>\n" in shown(served)
 
 
+async def test_tokenize_names_the_calls_that_count_images(served: Served) -> None:
+    refused = await served.post("/tokenize", chat(*TWO))
+
+    assert (error_of(refused), refused.json()["error"]["param"]) == ((400, "invalid_request_error"), "messages")
+    assert "count_tokens" in refused.json()["error"]["message"]
+
+
 async def test_an_image_is_measured_once_for_a_tenant(served: Served, engine: Engine) -> None:
     await served.tenant("other")
     for tenant in ("acme", "acme", "other"):
