@@ -44,6 +44,7 @@ MOST_KNOWN, KNOWN_S = 8_192, 600.0
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Chat = TypeVar("Chat", bound=ChatRequest)
 Key = tuple[str, bytes]
+_STORE_AWAY = UNMEASURED - 1
 
 
 def with_media(request: Chat, reading: Reading, forms: dict[MediaKind, MediaForm]) -> Chat:
@@ -155,7 +156,12 @@ class MediaDesk:
         if key not in self._asking:
             self._asking[key] = asyncio.ensure_future(self._ask(key, item, model))
             self._asking[key].add_done_callback(lambda _: self._asking.pop(key, None))
-        return await asyncio.shield(self._asking[key])
+        tokens = await asyncio.shield(self._asking[key])
+        if tokens == _STORE_AWAY:  # each request raises an error of its own, which keeps nothing of the others
+            raise store_unavailable()
+        if tokens == UNMEASURED:
+            raise ApiError("No worker of this model has measured the request's images.", "unavailable")
+        return tokens
 
     async def _ask(self, key: Key, item: MediaItem, model: ServedModel) -> int:
         workers = [worker for worker in model.workers if not worker.draining]
@@ -173,11 +179,11 @@ class MediaDesk:
                     continue
                 if tokens > UNMEASURED:
                     return tokens
-        except STORE_ERRORS as error:
-            raise store_unavailable() from error
+        except STORE_ERRORS:
+            return _STORE_AWAY
         finally:
             self._answers.pop(key, None)
-        raise ApiError("No worker of this model has measured the request's images.", "unavailable")
+        return UNMEASURED
 
 
 def _release(loop: asyncio.AbstractEventLoop, hold: BodyHold) -> None:
