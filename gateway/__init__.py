@@ -16,6 +16,7 @@ Layers, highest first; each imports only those below it:
     dialects/      OpenAI's and Anthropic's formats, tool calls, grammars
     identity/      API keys, tokens of identity providers
     media/         images and sounds of requests: decoded, or fetched from allowed hosts
+    websocket/     connections whose messages are requests
     http/          connections, limits, bodies, SSE
     errors.py      all API errors
 

@@ -39,6 +39,7 @@ from fairlane.gateway.api.generate import Generate
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.message_batches import MessageBatches
 from fairlane.gateway.api.models import Models, ShowLimits
+from fairlane.gateway.api.response_socket import ResponseSocket
 from fairlane.gateway.api.responses import Respond, StoredResponses
 from fairlane.gateway.api.stored_input import StoredInput
 from fairlane.gateway.api.tokenize import TextEndpoints
@@ -112,6 +113,7 @@ def create_app(resources: Resources) -> Starlette:
         missing=resources.missing,
     )
 
+    socket = ResponseSocket(events, stored_input, guarded, resources.refusal)
     counts = partial(CountTokens, events.preparer, events.bounds)
 
     def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
@@ -134,6 +136,7 @@ def create_app(resources: Resources) -> Starlette:
             tenant("POST", responses.COUNT_PATH, counts(count, responses.COUNTED)),
             once(responses.PATH, responses.RESPONSE, Respond(events, response)),
             once(responses.COMPACT_PATH, responses.COMPACT, Respond(events, compaction)),
+            tenant("GET", responses.PATH, socket),
             tenant("GET", responses.ONE_PATH, stored.show),
             tenant("DELETE", responses.ONE_PATH, stored.forget),
             tenant("GET", responses.ITEMS_PATH, stored.list_items),
@@ -295,14 +298,12 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered only for these
     shown = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
-        message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
+        message = "This path has no WebSocket: send a POST, with `stream: true` for server-sent events."
         shown = ApiError(message, "websocket_not_supported")
     path: str = request.scope["path"]
     if error.status_code == HTTPStatus.NOT_FOUND and (right := right_path(request.app.routes, path)):
         shown, path = errors.wrong_path(root_path_of(request.scope) + right), right
     response = errors.response(shown, path=path, request_id=exchange_of(request.scope).request_id)
-    if shown.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
-        response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         asked = {"type": "http", "method": request.method, "path": path, "root_path": ""}
         response.headers["allow"] = ", ".join(sorted(_methods(request.app.routes, asked)))

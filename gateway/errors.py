@@ -50,6 +50,9 @@ Code = Literal[
     "request_too_large",
     "unsupported_encoding",
     "websocket_not_supported",
+    "upgrade_required",
+    "previous_response_not_found",
+    "websocket_connection_limit_reached",
     "headers_too_large",
     "rate_limit_exceeded",
     "concurrency_limit_exceeded",
@@ -97,6 +100,8 @@ _RULES: Mapping[Rule, tuple[Code, ...]] = {
         "invalid_request_error",
         "context_length_exceeded",
         "request_exceeds_limit",
+        "previous_response_not_found",
+        "websocket_connection_limit_reached",
     ),
     Rule(401, "invalid_request_error", Retry.NEVER): (
         "invalid_api_key",
@@ -130,7 +135,7 @@ _RULES: Mapping[Rule, tuple[Code, ...]] = {
     Rule(412, "invalid_request_error", Retry.NEVER): ("precondition_failed",),
     Rule(413, "invalid_request_error", Retry.NEVER): ("request_too_large",),
     Rule(415, "invalid_request_error", Retry.NEVER): ("unsupported_encoding",),
-    Rule(426, "invalid_request_error", Retry.NEVER): ("websocket_not_supported",),
+    Rule(426, "invalid_request_error", Retry.NEVER): ("websocket_not_supported", "upgrade_required"),
     Rule(431, "invalid_request_error", Retry.NEVER): ("headers_too_large",),
     Rule(429, "rate_limit_error", Retry.LATER): ("rate_limit_exceeded", "concurrency_limit_exceeded"),
     Rule(429, "rate_limit_error", Retry.IF_KNOWN): ("queue_full",),
@@ -329,6 +334,9 @@ def response(error: ApiError, jitter: random.Random | None = None, *, path: str 
     headers = error_headers(error, jitter or random.Random())
     if error.code == "unsupported_encoding":
         headers["accept-encoding"] = ", ".join(ENCODINGS)
+    if error.status == 426:  # the only status after which Codex falls back to POST at once
+        protocol = "websocket" if error.code == "upgrade_required" else "HTTP/1.1"
+        headers |= {"upgrade": protocol, "connection": "upgrade"}
     return Response(
         msgspec.json.encode(error_body(error, path, request_id)),
         status_code=error.status,

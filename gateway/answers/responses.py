@@ -11,7 +11,7 @@ from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.dialects.openai.compaction import CompactRequest
 from fairlane.gateway.dialects.openai.item_ids import ItemIds, new_id
 from fairlane.gateway.dialects.openai.response_body import ResponseRequest
-from fairlane.gateway.dialects.openai.response_items import CompactionItem, MessageItem
+from fairlane.gateway.dialects.openai.response_items import CompactionItem, MessageItem, Status
 from fairlane.gateway.http import sse
 from fairlane.scheduler.protocol.messages import FinishReason
 
@@ -38,10 +38,15 @@ class ResponseAnswer(AnswerBuilder):
 
     def ended(self) -> Json:
         if self._ended is None:
-            is_cut = self._finish == "length"
-            self._closing = list(self._output.close("incomplete" if is_cut else "completed"))
-            self._ended = self._object("incomplete" if is_cut else "completed")
+            status: Status = "incomplete" if self._finish == "length" and not self._is_warm_up else "completed"
+            self._closing = [] if self._is_warm_up else list(self._output.close(status))
+            self._ended = self._object(status)
         return self._ended
+
+    @property
+    def _is_warm_up(self) -> bool:
+        """Whether only the prompt is to be read."""
+        return self.request.max_tokens == 0
 
     def mark_unstored(self) -> None:
         self._stored = False
@@ -94,6 +99,8 @@ class ResponseAnswer(AnswerBuilder):
 
     def _events(self, chunk: TextChunk) -> Iterator[Json]:
         self._finish = chunk.finish_reason or self._finish
+        if self._is_warm_up:
+            return iter(())
         logprobs: list[Json] = []
         if self._request.logprobs is not None:
             logprobs = chat_logprobs(TokenNames(self._model.text), chunk.token_ids, chunk.logprobs)["content"]

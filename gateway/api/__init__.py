@@ -3,7 +3,7 @@
     generate.py      generation requests: read, prepare, submit, stream; open it first
     completions.py   chat completions and plain completions
     messages.py      Anthropic's messages, and the count of their tokens
-    responses.py     the Responses API
+    responses.py     the Responses API; response_socket.py: the same on a WebSocket
     embeddings.py    a vector for each input
     scores.py        scores of pairs of texts, and rankings of documents
     recording.py     writes request records for generation

@@ -81,9 +81,13 @@ class ResponseKind:
 class Respond(Generate[ResponseRequest]):
     """The endpoints `POST /v1/responses` and `POST /v1/responses/compact`."""
 
-    def __init__(self, parts: Parts, kind_of: ResponseKind) -> None:
+    def __init__(
+        self, parts: Parts, kind_of: ResponseKind, remember: Callable[[Caller, str, bytes], None] | None = None
+    ) -> None:
+        """`remember` is called with each response's id and what would be stored of it."""
         super().__init__(kind_of.kind, parts)
         self._response_kind = kind_of
+        self._remember = remember
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
         return await self._response_kind(body, caller)
@@ -91,20 +95,22 @@ class Respond(Generate[ResponseRequest]):
     async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
         request, items = answer.request, list[Json]()
-        if request.store or request.conversation is not None:
-            is_large = len(request.items) > _MANY_ITEMS
+        is_large, keeps = len(request.items) > _MANY_ITEMS, request.store or self._remember is not None
+        if keeps or request.conversation is not None:
             items = await asyncio.to_thread(input_items, answer) if is_large else input_items(answer)
         if request.conversation is not None and not await self._add(answer, request.conversation, items, caller):
             answer.mark_without_conversation()
-        if request.store and not await self._keep(answer, items, caller):
-            answer.mark_unstored()
-
-    async def _keep(self, answer: ResponseAnswer, items: list[Json], caller: Caller) -> bool:
-        kept, whole = self._response_kind.stored.kept, KeptResponse(answer.ended(), items)
-        try:
-            is_large = len(items) > _MANY_ITEMS
+        if keeps:
+            whole = KeptResponse(answer.ended(), items)
             content = await asyncio.to_thread(msgspec.json.encode, whole) if is_large else msgspec.json.encode(whole)
-            return await kept.keep(caller.root, caller.account, answer.id, content)
+            if self._remember is not None:
+                self._remember(caller, answer.id, content)
+            if request.store and not await self._keep(answer.id, content, caller):
+                answer.mark_unstored()
+
+    async def _keep(self, response_id: str, content: bytes, caller: Caller) -> bool:
+        try:
+            return await self._response_kind.stored.kept.keep(caller.root, caller.account, response_id, content)
         except STORE_ERRORS:
             return False
 

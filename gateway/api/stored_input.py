@@ -42,7 +42,7 @@ class StoredInput:
         if _PREVIOUS.encode() in body:
             previous_id = await self.room.run(caller.tenant_id, len(body), partial(_previous_id, body))
             if previous_id is not None:
-                previous = await self._previous(caller, previous_id)
+                previous = await self.previous(caller, previous_id)
                 size += len(previous)
         if b'"conversation"' in body:
             conversation_id = await self.room.run(caller.tenant_id, len(body), partial(_conversation_id, body))
@@ -60,7 +60,8 @@ class StoredInput:
         seal = await self.seals.of(caller.root, caller.account)
         return Stored(previous, known, items, seal.open, seal.close), size
 
-    async def _previous(self, caller: Caller, response_id: str) -> bytes:
+    async def previous(self, caller: Caller, response_id: str) -> bytes:
+        """Return a stored response. Raises ApiError if there is none."""
         previous = await self.kept.read(caller.root, caller.account, response_id) if is_response(response_id) else None
         if previous is None:
             raise ApiError("There is no stored response with this id.", "not_found", _PREVIOUS)

@@ -1,7 +1,10 @@
 """One request as the server passes it to the application: its connection, its body and its response. A request from
 another source, such as a test, gets an `Exchange` without a connection."""
 
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.types import Scope
 
@@ -15,6 +18,26 @@ from fairlane.gateway.http.response import Channel
 KEY = "exchange"
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A connection that HTTP has passed on, with its place on the port. `connections` and `tasks` are the server's."""
+
+    transport: asyncio.Transport
+    place: Place | None
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+    bodies: BodyBudget
+
+
+@dataclass(slots=True)
+class Upgrade:
+    """A handshake for a WebSocket, served as a plain request until its response is a 101."""
+
+    headers: Sequence[tuple[bytes, bytes]]
+    # Takes the connection once the 101 is written. The endpoint sets it.
+    takes: Callable[[Carried], None] | None = None
+
+
 @dataclass(slots=True)
 class Exchange:
     """The server's state of one request."""
@@ -26,6 +49,7 @@ class Exchange:
     place: Place | None = None
     # The connection's own address, if a trusted proxy named another client.
     peer: str | None = None
+    upgrade: Upgrade | None = None
 
     def release(self) -> None:
         self.hold.release()

@@ -6,7 +6,7 @@ A read with many lines is parsed in turns with other connections. The applicatio
 read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from fairlane.gateway.errors import ApiError, headers_too_large, invalid, reques
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connection import BoundedConnection
 from fairlane.gateway.http.connections import ConnectionLimiter, Heads
-from fairlane.gateway.http.exchange import KEY, Exchange
+from fairlane.gateway.http.exchange import KEY, Carried, Exchange, Upgrade
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.phases import (
     AWAITS_HEAD,
@@ -79,6 +79,8 @@ class LimitedHttpProtocol(BoundedConnection):
         # Why the parser was stopped.
         self._refusal: ApiError | None = None
         self._data = b""
+        # The handshake that is being parsed again, or answered.
+        self._upgrade: Upgrade | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._input.phase in UNPARSED:
@@ -161,7 +163,7 @@ class LimitedHttpProtocol(BoundedConnection):
         self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
         place, request_id = self._place, request_id_of(self.headers)
         peer = None if place is None else place.peer
-        exchange = Exchange(self._disconnect, answer, request_id, self._hold, place, peer)
+        exchange = Exchange(self._disconnect, answer, request_id, self._hold, place, peer, self._upgrade)
         self.scope["state"][KEY] = exchange
 
     def on_body(self, body: bytes) -> None:
@@ -202,6 +204,10 @@ class LimitedHttpProtocol(BoundedConnection):
         """Wait for the next request, or for the end of a body whose response came early."""
         if self._input.phase in _NO_MORE_REQUESTS:
             return  # pipelined requests are not served either
+        upgrade, self._upgrade = self._upgrade, None
+        if upgrade is not None and upgrade.takes is not None:
+            self._pass_on(upgrade.takes)
+            return
         super().on_response_complete()
         if self.transport.is_closing() or self.is_answering():
             return
@@ -220,11 +226,29 @@ class LimitedHttpProtocol(BoundedConnection):
         """Parse a request that asks for an upgrade again, as plain HTTP/1.1. The parser has stopped there."""
         stopped = cast(httptools.HttpParserUpgrade, sys.exception())  # uvicorn calls this while handling it
         end_of_head: int = stopped.args[0]
-        head = plain_head(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+        rest, method, version = self._data[end_of_head:], self.parser.get_method(), self.parser.get_http_version()
+        head = plain_head(method, self.url, version, self.headers)
+        is_alone = not rest and not self.is_answering()
+        if is_alone and version == "1.1" and method == b"GET" and is_websocket(self.headers):
+            self._upgrade = Upgrade(self.headers)
         self._input.move(HEAD)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        self._read(head + self._data[end_of_head:])
+        self._read(head + rest)
+
+    def _pass_on(self, takes: Callable[[Carried], None]) -> None:
+        """Give up the connection after a 101. A client that did not wait for it has sent no WebSocket's frames."""
+        if self._input.phase is not IDLE or self.transport.is_closing():
+            self.give_way()
+            return
+        self._input.move(CLOSED)
+        self._expect_nothing()
+        self._stop_watching()
+        self.connections.discard(self)
+        place, self._place = self._place, None
+        self._forget()
+        self.flow.resume_reading()
+        takes(Carried(self.transport, place, self.connections, self.tasks, self.bodies))
 
     def send_400_response(self, msg: str) -> None:
         """Refuse the request, because the parser stopped at our refusal or at bytes that are not HTTP."""
@@ -284,6 +308,14 @@ class LimitedHttpProtocol(BoundedConnection):
 
 
 _UPGRADES = frozenset({b"upgrade", b"http2-settings"})
+
+
+def is_websocket(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request asks for a WebSocket on a connection that may become one. Names are in lower case."""
+    fields = dict(headers)
+    has_body = b"content-length" in fields or b"transfer-encoding" in fields
+    options = [option.strip() for option in fields.get(b"connection", b"").lower().split(b",")]
+    return fields.get(b"upgrade", b"").strip().lower() == b"websocket" and b"close" not in options and not has_body
 
 
 def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:

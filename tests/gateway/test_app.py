@@ -76,11 +76,12 @@ async def test_a_web_socket_is_refused_with_the_status_that_has_clients_send_a_p
         "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
     }
     async with served.http as client:
-        answers = [await client.get(path, headers=handshake) for path in ("/v1/responses", CHAT)]
-        unasked = await client.get("/v1/responses")
+        answers = [await client.get(path, headers=handshake) for path in ("/v1/messages", CHAT)]
+        unasked = await client.get(CHAT)
         served_anyway = await client.get("/healthz", headers=handshake)
 
-    assert {error_of(answer) for answer in answers} == {(426, "websocket_not_supported")}
+    assert {answer.status_code for answer in answers} == {426}
+    assert error_of(answers[1]) == (426, "websocket_not_supported")
     assert {answer.headers["upgrade"] for answer in answers} == {"HTTP/1.1"}
     assert error_of(unasked) == (405, "method_not_allowed")
     assert served_anyway.status_code == 200

@@ -17,6 +17,8 @@ CONTRACT: dict[int, set[Code]] = {
         "invalid_request_error",
         "context_length_exceeded",
         "request_exceeds_limit",
+        "previous_response_not_found",
+        "websocket_connection_limit_reached",
     },
     401: {
         "invalid_api_key",
@@ -45,7 +47,7 @@ CONTRACT: dict[int, set[Code]] = {
     412: {"precondition_failed"},
     413: {"request_too_large"},
     415: {"unsupported_encoding"},
-    426: {"websocket_not_supported"},
+    426: {"websocket_not_supported", "upgrade_required"},
     429: {
         "rate_limit_exceeded",
         "concurrency_limit_exceeded",

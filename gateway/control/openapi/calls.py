@@ -98,6 +98,14 @@ TENANT_API: tuple[Documented, ...] = (
         body=ResponseBody,
     ),
     documented(
+        "GET /v1/responses",
+        "connect_responses",
+        "Open a WebSocket, each message of which creates a response",
+        {},
+        "upgrade_required",
+        status=101,
+    ),
+    documented(
         "POST /v1/responses/input_tokens",
         "count_response_input_tokens",
         "Count the tokens of a response's prompt; nothing is charged",

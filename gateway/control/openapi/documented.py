@@ -40,6 +40,7 @@ def documented(
     who: Who = "tenant",
     body: Any = None,  # noqa: ANN401 - a type or a union of types
     query: type[BaseModel] | None = None,
+    status: int = 200,
 ) -> Documented:
     """Return an operation of `call` (method and path). `codes`: its errors in addition to those of every operation."""
     method, path = call.split()
@@ -56,6 +57,7 @@ def documented(
         who=who,
         query=query,
         body=body,
+        status=status,
         answers=answer if isinstance(answer, dict) else {JSON: answer},
         codes=tuple(known),
     )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field
 
 from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
@@ -139,6 +140,16 @@ class ResponseBody(InputTokensBody):
     """The body of `POST /v1/responses`."""
 
 
+class CreateMessage(ResponseBody):
+    """A message of a WebSocket. It is always answered by events, whatever `stream` says."""
+
+    type: Literal["response.create"]
+    # False: read the prompt, so that the next message's begins in the cache, and respond with no output.
+    generate: bool | None = None
+    # Repeated in each event of the response.
+    stream_id: Hint | None = None
+
+
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/responses`."""
 
@@ -170,13 +181,25 @@ def parse_response(
 ) -> ResponseRequest:
     """Parse a body. `stored`: what it refers to; `may_store`: false in batches. Raises ApiError naming the field."""
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, reading)
+    _check_input(asked)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
     if asked.conversation is not None and not may_store:
         raise invalid("conversation", "A batch's responses are only written to its output file.")
+    return _request(asked, stored, reading, store=may_store and asked.store is not False)
+
+
+def parse_message(body: bytes, reading: Reading | None = None, *, stored: Stored = NOTHING_STORED) -> ResponseRequest:
+    """Parse a WebSocket's message. Raises ApiError naming the field."""
+    asked = checked(CreateMessage, NEUTRAL_RESPONSE, body, reading)
+    _check_input(asked)
+    request = replace(_request(asked, stored, reading, store=asked.store is not False), stream=True)
+    return replace(request, max_tokens=0, max_tokens_param="generate") if asked.generate is False else request
+
+
+def _check_input(asked: ResponseBody) -> None:
     if asked.input is None and asked.previous_response_id is None and asked.conversation is None:
         raise invalid("input", "`input` is required, unless the response continues what is stored.")
-    return _request(asked, stored, reading, store=may_store and asked.store is not False)
 
 
 def parse_input_tokens(

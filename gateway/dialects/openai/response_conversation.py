@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from fairlane.common.redacted import Redacted
 from fairlane.gateway.dialects.openai.response_items import (
     FOREIGN_SUMMARY,
+    AnyCall,
     Close,
     CompactionItem,
     GivenItem,
@@ -16,6 +17,7 @@ from fairlane.gateway.dialects.openai.response_items import (
     Json,
     ListedItem,
     Open,
+    OutputItem,
     ReasoningItem,
     ReferenceItem,
     Summary,
@@ -88,7 +90,19 @@ def conversation(
     ):
         if is_named != (found is not None):
             raise invalid(name, f"`{name}` must be written without escapes.")
-    return [_opened(item, stored.opens) for item in (*_earlier(stored), *_resolved(given, stored.items))]
+    earlier, new = _earlier(stored), list(_resolved(given, stored.items))
+    if previous_id is not None or conversation_id is not None:
+        _check_outputs(earlier, new)
+    return [_opened(item, stored.opens) for item in (*earlier, *new)]
+
+
+def _check_outputs(earlier: Sequence[GivenItem], new: Sequence[GivenItem]) -> None:
+    """Raise ApiError for the output of a call that is neither stored nor sent: the conversation is another one."""
+    called = {item.call_id for item in (*earlier, *new) if isinstance(item, AnyCall)}
+    for index, item in enumerate(new):
+        if isinstance(item, OutputItem) and item.call_id not in called:
+            message = f"No tool call found for function call output with call_id {item.call_id} (`input.[{index}]`)."
+            raise invalid("input", message)
 
 
 def _resolved(given: Sequence[ListedItem], known: Mapping[str, Json]) -> Iterator[GivenItem]:

@@ -103,7 +103,9 @@ class ReasoningItem(Fields):
         return item
 
 
-class _AnyCall(Fields):
+class AnyCall(Fields):
+    """A call of a function or a custom tool."""
+
     call_id: Annotated[Hint, about("Id of the call, which its output refers to")]
     name: Annotated[Hint | None, about("Name")] = None
     id: Annotated[Hint | None, about("Identifier")] = None
@@ -121,7 +123,7 @@ class _AnyCall(Fields):
         return item if self.namespace is None else {**item, "namespace": self.namespace}
 
 
-class CallItem(_AnyCall):
+class CallItem(AnyCall):
     """A function call by the model."""
 
     type: Annotated[Literal["function_call"], about("Type of this object")]
@@ -135,7 +137,7 @@ class CallItem(_AnyCall):
         return {**item, **self._named(new, "fc"), "arguments": self.arguments}
 
 
-class CustomCallItem(_AnyCall):
+class CustomCallItem(AnyCall):
     """A call of a custom tool by the model, to which it is a function with one argument."""
 
     type: Annotated[Literal["custom_tool_call"], about("Type of this object")]

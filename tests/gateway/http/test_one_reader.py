@@ -43,6 +43,7 @@ ELSEWHERE = {
     "control/operators/single_sign_on.py": "the identity provider's, which the settings name",
     "pipeline/constraints.py": "a grammar that was compiled",
     "model_text/vocabulary.py": "the model's own card",
+    "websocket/turn.py": "events that this gateway made",
     "dialects/tools/syntax.py": "files of this package",
     "dialects/tools/template_reader.py": "the model's own template",
     "insight/request_traces/simulate_process.py": "in a process of its own",
