@@ -115,9 +115,10 @@ function blamed(fields, param) {
 
 /**
  * A form. `send(values)` submits it; its error is shown at the field that it names, else above the buttons. `body` is
- * an element that contains the fields already.
+ * an element that contains the fields already. `consequence(values)` returns what the values would stop: a sentence
+ * that has to be confirmed first, or null.
  */
-export function form({ fields, action, send, body = null, cancel = null, kind = "primary", layout = "" }) {
+export function form({ fields, action, send, consequence = () => null, body = null, cancel = null, kind = "primary", layout = "" }) {
   const failure = h("p", { class: "error", role: "alert" });
   const submit = h("button", { type: "submit", class: kind }, action);
   const made = h("form", { novalidate: true, class: `form ${layout}`, onsubmit }, ...(body ? [body] : fields.map(({ element }) => element)),
@@ -132,7 +133,9 @@ export function form({ fields, action, send, body = null, cancel = null, kind = 
     if (absent) return refuse(absent, "This is required.");
     submit.disabled = true;
     try {
-      await send(Object.fromEntries(fields.map((each) => [each.name, each.read()])));
+      const values = Object.fromEntries(fields.map((each) => [each.name, each.read()]));
+      const stops = consequence(values);
+      if (!stops || (await confirm(`${action}?`, stops, action))) await send(values);
     } catch (error) {
       const place = error instanceof ApiError ? blamed(fields, error.param) : null;
       const text = error instanceof ApiError ? error.message : `The gateway did not answer: ${error.message}`;

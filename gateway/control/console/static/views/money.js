@@ -3,7 +3,7 @@
 import { ROOT, change, get, getIfThere, query } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
 import { amount, count, duration } from "../format.js";
-import { field, formDialog } from "../parts/dialog.js";
+import { confirm, field, formDialog } from "../parts/dialog.js";
 import { money } from "../parts/money.js";
 import { button, card, laneTag, missing, pageHead, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
@@ -39,7 +39,7 @@ function priceList({ prices, currency }, save) {
       { name: "Output", class: "number", cell: (row) => perMillion(row.output) },
       ...(mayOwn() ? [{ name: "Actions", hidden: true, class: "actions", cell: (row) => [
         button("Edit", () => edit(row), { describes: `${row.model} ${row.lane}` }),
-        button("Remove", () => done(save(others(row))), { kind: "quiet danger", describes: `${row.model} ${row.lane}` }),
+        button("Remove", () => remove(row), { kind: "quiet danger", describes: `${row.model} ${row.lane}` }),
       ] }] : []),
     ],
   });
@@ -51,6 +51,10 @@ function priceList({ prices, currency }, save) {
     } catch (error) {
       toast(error.message, "bad");
     }
+  }
+  async function remove(row) {
+    const what = `${row.model === ANY ? "any model" : row.model} in ${row.lane === ANY ? "any lane" : `the ${row.lane} lane`}`;
+    if (await confirm("Remove this price?", `New requests for ${what} are charged by the next wider price, or nothing.`, "Remove")) await done(save(others(row)));
   }
   const edit = (row = null) => formDialog(row ? "Edit price" : "New price", {
     intro: `In ${currency} for a million tokens; a thousandth is the smallest step. Of the rows that fit a request, the one that names most holds.`,

@@ -61,6 +61,7 @@ export async function keys(place, { path, signal }) {
       intro: "A new key with the same limits and scopes replaces it.",
       action: "Rotate",
       fields: [field({ name: "overlap_s", label: "The old key keeps working for (seconds)", type: "number", value: "0" })],
+      consequence: ({ overlap_s }) => (overlap_s ? null : `Requests with the old key of ${key.name} are refused within a second of this.`),
       send: ({ overlap_s }) => change("POST", `${path}/keys/${segment(key.id)}/rotate`, { overlap_s: overlap_s ?? 0 }),
     });
     if (made) await show(made);

@@ -4,6 +4,7 @@ import { change, get } from "../api.js";
 import { fill, h, setText, toast } from "../dom.js";
 import { words } from "../format.js";
 import { every } from "../live.js";
+import { ofLimits } from "../parts/consequences.js";
 import { field, form } from "../parts/dialog.js";
 import { card, isCounted, limitMeter } from "../parts/pieces.js";
 import { mayChange } from "../session.js";
@@ -28,6 +29,7 @@ export async function limits(place, state) {
   place.append(narrower(state));
   await every(EVERY_MS, state.signal, async () => {
     const quota = await get(`${state.path}/quota`, {}, state.signal);
+    state.used = Object.fromEntries(Object.entries(quota.limits).map(([name, { used, reserved }]) => [name, used + reserved]));
     for (const [name, meterPlace] of standing) {
       const limit = quota.limits[name];
       if (limit && isCounted(name)) fill(meterPlace, limitMeter(name, limit));
@@ -47,19 +49,24 @@ function row(name, value, isShadow, standing) {
 }
 
 function limitForm(rows, fields, state) {
+  function wanted(values) {
+    const changed = {};
+    for (const { name } of rows) {
+      const value = values[`limits.${name}`];
+      if (value !== null || name in state.tenant.limits) changed[name] = value;
+    }
+    return { limits: changed, shadow: rows.map(({ name }) => name).filter((name) => values[`shadow.${name}`]) };
+  }
   return form({
     fields,
     body: h("div", { class: "limit-rows" }, ...rows.map(({ element }) => element)),
     action: "Save limits",
+    consequence: (values) => {
+      const { limits: after, shadow } = wanted(values);
+      return ofLimits(`requests of ${state.id}`, state.tenant.limits, after, { shadow, used: state.used });
+    },
     async send(values) {
-      const changed = {};
-      const shadow = [];
-      for (const { name } of rows) {
-        const value = values[`limits.${name}`];
-        if (value !== null || name in state.tenant.limits) changed[name] = value;
-        if (values[`shadow.${name}`]) shadow.push(name);
-      }
-      await change("PATCH", state.path, { limits: changed, shadow }, { version: state.tenant.version });
+      await change("PATCH", state.path, wanted(values), { version: state.tenant.version });
       await state.refresh();
       toast("Limits are saved.");
     },

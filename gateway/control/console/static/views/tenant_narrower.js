@@ -3,6 +3,7 @@
 import { change } from "../api.js";
 import { h, named, toast } from "../dom.js";
 import { amount, words } from "../format.js";
+import { ofLimits } from "../parts/consequences.js";
 import { field, formDialog } from "../parts/dialog.js";
 import { LIMITS } from "../parts/limits.js";
 import { isMoney, money } from "../parts/money.js";
@@ -15,6 +16,10 @@ import { mayChange } from "../session.js";
 const WHOLE = ["queued_requests", "enqueued_batch_tokens"];
 const same = (a, b) => a.model === b.model && a.lane === b.lane;
 const told = (by) => `${by.model ?? "any model"}, ${by.lane ?? "any lane"}`;
+
+/** The form's limits that are set. */
+const limitsOf = (values) => Object.fromEntries(Object.entries(values)
+  .filter(([name, value]) => name.startsWith("limits.") && value !== null).map(([name, value]) => [name.slice("limits.".length), value]));
 
 export function narrower(state) {
   const shown = table({
@@ -56,9 +61,10 @@ export function narrower(state) {
       field({ name: "lane", label: "Lane", type: "select", value: by?.lane ?? "", options: [["", "any"], ...LANES] }),
       ...[...LIMITS].filter(([name]) => !WHOLE.includes(name)).map(([name, { label, unit }]) => field({ name: `limits.${name}`, label, type: "number", value: by?.limits[name], hint: unit })),
     ],
-    async send({ model, lane, ...figures }) {
-      const set = Object.entries(figures).filter(([, value]) => value !== null).map(([name, value]) => [name.slice("limits.".length), value]);
-      await save([{ model, lane, limits: Object.fromEntries(set) }, ...others(by)], state.tenant.version);
+    consequence: (values) => ofLimits(`requests of ${state.id} for ${told(values)}`, by?.limits ?? {}, limitsOf(values)),
+    async send(values) {
+      const { model, lane } = values;
+      await save([{ model, lane, limits: limitsOf(values) }, ...others(by)], state.tenant.version);
     },
   });
   draw();

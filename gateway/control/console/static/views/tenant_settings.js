@@ -3,6 +3,7 @@
 import { change } from "../api.js";
 import { h, named, toast } from "../dom.js";
 import { moment } from "../format.js";
+import { ofSettings } from "../parts/consequences.js";
 import { form } from "../parts/dialog.js";
 import { card, facts } from "../parts/pieces.js";
 import { tenantBody, tenantFields } from "../parts/tenant_form.js";
@@ -26,6 +27,7 @@ export async function settings(place, state) {
     fields,
     action: "Save settings",
     layout: "two",
+    consequence: (values) => ofSettings(state.tenant, tenantBody(values, false)),
     async send(values) {
       await change("PATCH", state.path, tenantBody(values, false), { version: state.tenant.version });
       await state.refresh();
