@@ -273,6 +273,11 @@ class KeyStore:
         state, incarnation = await self._database.call("HMGET", record, "state", "incarnation")
         return state not in (None, "deleted") and (incarnation or "") == keyspace.incarnation_of(account)
 
+    async def owner(self, key_id: str) -> str | None:
+        """Return the id of the tenant that a key was created for, which may be deleted since."""
+        tenant: str | None = await self._database.call("HGET", keyspace.api_key(key_id), "tenant")
+        return tenant
+
     async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
         owner, *stored = await self._database.call("HMGET", record, "tenant", *_RECORD)

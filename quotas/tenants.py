@@ -68,6 +68,16 @@ class TenantIds:
         entries = await self._database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit)
         return [entry.split(" ") for entry in entries]
 
+    async def search(self, text: str, limit: int) -> list[list[str]]:
+        """Return ids that begin with a text, then those of the first SEARCHED_IDS that contain it in any case."""
+        if not TENANT_ID.fullmatch(f"a{text}"):
+            return []
+        index = keyspace.TENANTS
+        begin = await self._database.call("ZRANGEBYLEX", index, f"[{text}", f"({text}\x7f", "LIMIT", 0, limit)
+        first = await self._database.call("ZRANGEBYLEX", index, "-", "+", "LIMIT", 0, SEARCHED_IDS)
+        contain = [entry for entry in first if text.lower() in entry.partition(" ")[0].lower()]
+        return [entry.split(" ") for entry in dict.fromkeys([*begin, *contain[:limit]])]
+
 
 LANES = ("latency", "throughput")
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
@@ -108,6 +118,8 @@ PAGE = 100
 INCARNATION_BYTES = 6
 TENANT_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 _TRIES = 20
+# A search reads at most this many ids, about 100 KB.
+SEARCHED_IDS = 2_000
 DEEPEST = 4
 
 
@@ -265,6 +277,12 @@ class TenantStore:
                 break
             after = entries[-1][0]
         return found
+
+    async def search(self, text: str, limit: int) -> Sequence[Tenant]:
+        """Return at most `limit` tenants whose id begins with or contains a text."""
+        entries = await self._ids.search(text, 2 * limit)  # some may be of deleted tenants
+        read = await asyncio.gather(*[self._read_with_others(tenant_id, root) for tenant_id, root in entries])
+        return [tenant for tenant in read if tenant is not None][:limit]
 
     async def update(
         self, tenant_id: str, changes: Mapping[str, object], *, version: int | None = None, note: Note | None = None

@@ -9,6 +9,7 @@
     overview.py  live.py       the console's first page, over the whole fleet; the same as a stream of events
     blocks.py                  the map of KV blocks of each worker
     history.py                 the overview's figures over 15 minutes, a day or a month
+    search.py                  a search over requests, tenants, keys, workers and models
     tokens.py                  operator tokens, and the calling operator
     traces.py                  request traces, and simulations of them
     explain.py                 a dry run: why a request of a tenant would be refused or wait now

@@ -302,6 +302,12 @@ class LiveQuery(_Query):
     kv: bool = Field(True, description="Also send the map of KV blocks, as `kv` events")
 
 
+class SearchQuery(_Query):
+    """The text to search for."""
+
+    q: Annotated[str, Field(max_length=200)] = Field(description="An id, or a part of a name; empty finds nothing")
+
+
 class OpenBatchesQuery(PageQuery):
     """The page of a list of open batches, by the end of their windows."""
 

@@ -123,6 +123,10 @@ class Overview:
         self._asked_s = -READ_EVERY_S
         self._asking = asyncio.Lock()
 
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        return self._fleet.models
+
     async def view(self) -> OverviewView:
         """Return the current overview. Raise redis.RedisError, or ApiError `quota_store_unavailable` if the fleet was
         not read recently."""

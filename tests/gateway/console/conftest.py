@@ -30,13 +30,18 @@ class ScriptPage:
         self.page = page
         self.answers: dict[str, object] = {}
         """A document, or a status and a document."""
+        self.reads: list[str] = []
+        """Path and query of each GET of the admin API."""
         self.changes: list[tuple[str, str]] = []
         """Method and path of each call that is not a GET."""
+        page.set_default_timeout(10_000)
         page.route("**/*", self._serve)
         page.goto(f"{ADDRESS}/empty")
 
     def _serve(self, route: Any) -> None:
         path = urlsplit(route.request.url).path
+        if path.startswith("/admin/"):
+            self.reads.append(route.request.url.removeprefix(ADDRESS))
         if route.request.method != "GET":
             self.changes.append((route.request.method, path))
         if path in self.answers:
@@ -50,8 +55,16 @@ class ScriptPage:
     def empty(self) -> None:
         """Start again with an empty page, in which nobody is signed in."""
         self.changes.clear()
+        self.reads.clear()
         self.page.goto("about:blank")
         self.page.goto(f"{ADDRESS}/empty")
+
+    def open(self, place: str = "") -> None:
+        """The whole console at a view, signed in as an owner; the gateway has nothing but `answers`."""
+        self.answers["/console/session"] = {"operator": {"name": "admin", "role": "owner"}, "oidc": None}
+        self.empty()
+        self.page.goto(f"{ADDRESS}/#/{place}")
+        self.page.locator("#side a").first.wait_for()
 
     def show(self, script: str, argument: object = None) -> None:
         """Run a script on a page that has the console's style and frame, signed in as an owner."""

@@ -13,6 +13,7 @@ import { moneyView } from "./views/money.js";
 import { overview } from "./views/overview.js";
 import { playground } from "./views/playground.js";
 import { request } from "./views/request.js";
+import { openSearch } from "./views/search.js";
 import { requests } from "./views/requests.js";
 import { showSignIn } from "./views/sign_in.js";
 import { simulate } from "./views/simulate.js";
@@ -72,7 +73,8 @@ async function enter() {
   }
   if (signal.aborted) return;
   const heading = root.querySelector("h1");
-  if (document.activeElement === document.body || $("side").contains(document.activeElement)) heading?.focus();
+  const focused = document.activeElement;
+  if ([document.body, $("search")].includes(focused) || $("side").contains(focused)) heading?.focus();
 }
 
 function drawMenu() {
@@ -95,7 +97,7 @@ function openMenu(isOpen) {
 }
 
 function stand(who) {
-  for (const id of ["side", "menu", "account"]) $(id).hidden = who === null;
+  for (const id of ["side", "menu", "account", "search"]) $(id).hidden = who === null;
   say("", false);
   if (who === null) return;
   fill($("who"), named(who.name), who.role && who.role !== who.name ? h("span", { class: "role" }, who.role) : null);
@@ -145,6 +147,17 @@ $("sign-out").addEventListener("click", async () => {
 });
 $("menu").addEventListener("click", () => openMenu($("menu").getAttribute("aria-expanded") !== "true"));
 $("skip").addEventListener("click", () => $("main").focus());
-document.addEventListener("keydown", (event) => event.key === "Escape" && openMenu(false));
+function search() {
+  if ($("search").hidden || document.querySelector("dialog[open]")) return;
+  openSearch(VIEWS.filter((each) => each.needs?.() ?? true));
+}
+$("search").addEventListener("click", search);
+setText($("search-keys"), /mac|iphone|ipad/i.test(navigator.platform) ? "⌘ K" : "Ctrl K");
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") openMenu(false);
+  if (!(event.metaKey || event.ctrlKey) || event.key.toLowerCase() !== "k") return;
+  event.preventDefault();
+  search();
+});
 window.addEventListener("hashchange", () => $("side").hidden || enter());
 start();

@@ -6,20 +6,23 @@ import { ago, count, duration, plural, rate, short } from "../format.js";
 import { every } from "../live.js";
 import { confirm } from "../parts/dialog.js";
 import { curve } from "../parts/curve.js";
-import { badge, button, facts, laneTag, loading, meter, pageHead } from "../parts/pieces.js";
+import { badge, button, facts, laneTag, link, loading, meter, pageHead } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 import { mayChange } from "../session.js";
 
 const EVERY_MS = 2000;
 const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => total + each, 0);
 
-export async function workers(root, { signal }) {
+export async function workers(root, { fields, signal }) {
+  const [id, model] = [fields.get("worker"), fields.get("model")];
   const cards = h("div", { class: "cards" });
-  const nothing = h("p", { class: "card empty", hidden: true }, "There are no workers. Requests are refused with 503 until one is.");
+  const nothing = h("p", { class: "card empty", hidden: true }, "No worker is here. Requests for a model without workers are refused with 503.");
   const wait = loading();
-  root.append(pageHead("Workers", "The workers, as of their last heartbeats."), wait, nothing, cards);
+  const some = id ?? model;
+  root.append(pageHead("Workers", h("span", {}, "The workers, as of their last heartbeats.", some && [" Only ", named(some), ". ", link("#/workers", "All workers")])), wait, nothing, cards);
   await every(EVERY_MS, signal, async () => {
-    const { data } = await list("/workers", {}, { signal });
+    const alive = (await list("/workers", {}, { signal })).data;
+    const data = alive.filter((worker) => (id ?? worker.id) === worker.id && (model ?? worker.model) === worker.model);
     wait.remove();
     nothing.hidden = data.length > 0;
     keyed(cards, data, (worker) => worker.id, make, update);
