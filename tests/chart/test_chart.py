@@ -5,7 +5,6 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from tests.chart.conftest import Render
 from tests.support.chart import CHART, MODES, Chart, component_of
@@ -44,12 +43,6 @@ def test_values_and_templates_stay_short_enough_to_read() -> None:
     assert len((CHART / "values.yaml").read_text().splitlines()) <= 400
     for template in CHART.rglob("templates/**/*"):
         assert template.is_dir() or len(template.read_text().splitlines()) <= 200, template
-
-
-def test_the_chart_has_the_version_of_the_product() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-
-    assert f'version = "{chart["appVersion"]}"' in (CHART.parent / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.chart.conftest import Render
+from tests.support.chart import APP_VERSION
 
 pytestmark = pytest.mark.parametrize("component", ["gateway", "worker"])
 
@@ -87,7 +88,7 @@ def test_traces_go_out_only_where_an_endpoint_is_named(render: Render, component
 def test_the_image_is_the_chart_s_version_unless_another_is_named(render: Render, component: str) -> None:
     chosen = render(values={component: {"image": {"tag": "9.9.9"}}})
 
-    assert render().container(component)["image"] == f"registry.example.com/fairlane-{component}:0.1.0"
+    assert render().container(component)["image"] == f"registry.example.com/fairlane-{component}:{APP_VERSION}"
     assert chosen.container(component)["image"] == f"registry.example.com/fairlane-{component}:9.9.9"
 
 

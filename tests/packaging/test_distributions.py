@@ -1,5 +1,6 @@
 """The wheel and the sdist: whole, alike, and with nothing in them that is no part of the product."""
 
+import re
 import tomllib
 import zipfile
 from email.parser import Parser
@@ -80,3 +81,17 @@ def test_its_metadata_are_those_of_the_project(built: Built) -> None:
     assert {*(metadata.get_all("Provides-Extra") or [])} == {
         name.replace("_", "-") for name in project["optional-dependencies"]
     }
+    assert metadata.get_all("Classifier") == project["classifiers"]
+    assert len(metadata.get_all("Project-URL") or []) == len(project["urls"])
+
+
+def test_every_link_of_the_package_s_page_is_absolute(built: Built) -> None:
+    (text,) = [content for name, content in contents(built.wheel).items() if name.endswith(".dist-info/METADATA")]
+    metadata = Parser().parsestr(text.decode())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    targets = {*re.findall(r"\]\(([^)]+)\)", str(metadata.get_payload()))}
+    at, into = project["urls"]["Source"], f"v{project['version']}"
+
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert {f"{at}/raw/{into}/docs/console.png", f"{at}/blob/{into}/docs/performance.md#the-engine"} <= targets

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 CHART = Path(__file__).parents[2] / "helm"
+APP_VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
 MODES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
 
 Manifest = dict[str, Any]

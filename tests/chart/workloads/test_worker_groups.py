@@ -7,7 +7,7 @@ import pytest
 from fairlane.scheduler.protocol.settings import load
 from fairlane.worker.config import WorkerSettings
 from tests.chart.conftest import Render
-from tests.support.chart import Chart
+from tests.support.chart import APP_VERSION, Chart
 
 
 def read(chart: Chart, component: str) -> WorkerSettings:
@@ -31,8 +31,8 @@ def test_each_group_serves_its_own_model_with_settings_of_its_own(render: Render
 def test_what_a_group_does_not_say_is_that_of_worker(render: Render) -> None:
     chart = render("two-models")
 
-    assert chart.container("worker-small")["image"] == "registry.example.com/fairlane-worker:0.1.0"
-    assert chart.container("worker")["image"] == "registry.example.com/fairlane-worker:0.1.0-cuda"
+    assert chart.container("worker-small")["image"] == f"registry.example.com/fairlane-worker:{APP_VERSION}"
+    assert chart.container("worker")["image"] == f"registry.example.com/fairlane-worker:{APP_VERSION}-cuda"
     assert chart.one("Deployment", "worker-small")["spec"]["replicas"] == 3
 
 

@@ -1,0 +1,1 @@
+"""What a release is made with, besides `make`. The product knows nothing of it."""
