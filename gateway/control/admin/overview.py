@@ -12,10 +12,11 @@ from typing import Annotated
 from typing_extensions import TypedDict
 
 from fairlane.common.views import about, view_of
+from fairlane.gateway.control.admin.alarms import AlarmView, LaneState, alarms, began
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.fleet import FleetCache, ServedModel, together
-from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, FleetMetricsStore, GatewayReport
+from fairlane.gateway.insight.fleet_metrics.metrics_store import RINGS, SLOT_S, FleetMetricsStore, GatewayReport, Step
 from fairlane.gateway.insight.fleet_metrics.sums import (
     OTHERS,
     Buckets,
@@ -38,6 +39,8 @@ READ_EVERY_S = 4.0
 # A gateway that has reported nothing for this long is considered dead, with its requests.
 SILENT_AFTER_MS = 15_000
 MOST_TENANTS_SHOWN = 64
+# Steps of each ring in which the start of an alarm is looked for: an hour, then a day.
+ALARM_STEPS = 360, 288
 
 
 class LaneResults(TypedDict):
@@ -101,6 +104,7 @@ class OverviewView(TypedDict):
     tenants: Annotated[list[TenantFiguresView], about("The busiest tenants, at most 64")]
     workers: Annotated[list[OverviewWorker], about("Every live worker")]
     models: Annotated[list[OverviewModel], about("Every model announced in the last seven days")]
+    alarms: Annotated[list[AlarmView], about("What needs attention, the gravest first; at most four seconds old")]
 
 
 class Overview:
@@ -122,6 +126,9 @@ class Overview:
         self._sums = Sums()
         self._asked_s = -READ_EVERY_S
         self._asking = asyncio.Lock()
+        self._alarms: list[AlarmView] = []
+        # When each alarm that holds began, by kind and lane.
+        self._began: dict[tuple[str, str | None], float] = {}
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -145,6 +152,7 @@ class Overview:
             "tenants": _tenants(sums, _open_requests(reports, now_s * 1e3), workers, window_s),
             "workers": [_worker(status) for status in sorted(workers, key=lambda status: status.worker_id)],
             "models": [_model(model) for model in models],
+            "alarms": self._alarms,
         }
 
     async def _recent(self) -> list[GatewayReport]:
@@ -154,7 +162,39 @@ class Overview:
                 slot = int(now_s // SLOT_S)
                 self._reports = await self._fleet_metrics.recent(range(slot - WINDOW_SLOTS, slot + 1))
                 self._sums, self._asked_s = merged(one.state.sums for one in self._reports), now_s
+                self._alarms = await self._alarmed(now_s)
             return self._reports
+
+    async def _alarmed(self, now_s: float) -> list[AlarmView]:
+        waiting = together([model.depths for model in self._fleet.models.values()])
+        workers, slowest = self._fleet.workers, slowest_ms(self._fleet.workers)
+        lanes = [
+            LaneState(
+                name.value,
+                lane.ttft_ms,
+                lane.tpot_on(slowest),
+                waiting[name].queued,
+                waiting[name].oldest_wait_ms,
+            )
+            for name, lane in self._lanes.items()
+        ]
+        found = alarms(self._sums, lanes, workers, self._fleet.models, now_s)
+        steps: dict[int, list[Step]] = {}
+        since: dict[tuple[str, str | None], float] = {}
+        for view, held in found:
+            key = view["kind"], view["lane"]
+            start = self._began.get(key, now_s)
+            if key not in self._began and held is not None:
+                for ring, count in zip(RINGS, ALARM_STEPS, strict=False):
+                    if ring.step_s not in steps:
+                        last = int(now_s // ring.step_s)
+                        steps[ring.step_s] = await self._fleet_metrics.read(ring, last - count, last)
+                    start = min(start, began(held, steps[ring.step_s], ring.step_s, now_s))
+                    if start > now_s - (count - 1) * ring.step_s:
+                        break
+            since[key] = view["since"] = start
+        self._began = since
+        return [view for view, _ in found]
 
 
 def lane_results(lane: LaneSums) -> LaneResults:

@@ -58,10 +58,12 @@ class Recorder:
             sums.refusals[code] = sums.refusals.get(code, 0) + 1
         if request.lane == NO_LANE:
             return
-        self._count(sums.lane(request.lane), request)
+        is_late = self._count(sums.lane(request.lane), request)
         tenant = sums.tenant(self._known(request.tenant))
         tenant.requests += 1
         tenant.refused += code in REFUSED
+        if is_late:
+            tenant.late[request.lane] = tenant.late.get(request.lane, 0) + 1
 
     def charged(self, tenant: str, output_tokens: int) -> None:
         self._settled[self._known(tenant)] += output_tokens
@@ -80,7 +82,8 @@ class Recorder:
         self._published = published
         self._settled.clear()
 
-    def _count(self, lane: LaneSums, request: Ended) -> None:
+    def _count(self, lane: LaneSums, request: Ended) -> bool:
+        """Count a request, and return whether it should have met the lane's targets and did not."""
         code, ttft_s, pace_s = request.code, request.ttft_s, request.pace_s
         lane.requests += 1
         lane.refused += code in REFUSED
@@ -90,9 +93,12 @@ class Recorder:
             observe(lane.ttft, ttft_s * 1e3)
         if pace_s is not None:
             observe(lane.tpot, pace_s * 1e3)
-        if code == OK or code in JUDGED:
-            lane.judged += 1
-            lane.met += code == OK and ttft_s is not None and self._met(request.lane, ttft_s, pace_s)
+        if code != OK and code not in JUDGED:
+            return False
+        has_met = code == OK and ttft_s is not None and self._met(request.lane, ttft_s, pace_s)
+        lane.judged += 1
+        lane.met += has_met
+        return not has_met
 
     def _met(self, lane: str, ttft_s: float, pace_s: float | None) -> bool:
         ttft_ms, tpot_ms = self.targets_ms.get(lane, (math.inf, math.inf))

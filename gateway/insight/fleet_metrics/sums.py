@@ -49,6 +49,8 @@ class TenantSums(msgspec.Struct, array_like=True):
     output_tokens: int = 0
     running_s: float = 0.0
     queued_s: float = 0.0
+    # Judged requests that missed their lane's targets, by lane.
+    late: dict[str, int] = {}
 
 
 class Sums(msgspec.Struct, array_like=True):
@@ -99,7 +101,8 @@ def bounded(tenants: Mapping[str, TenantSums]) -> dict[str, TenantSums]:
     }
     named = sorted(busy.keys() - {OTHERS}, key=lambda name: (-busy[name], name))
     kept = {name: tenants[name] for name in named[:MOST_TENANTS]}
-    others = msgspec.structs.replace(tenants.get(OTHERS, TenantSums()))
+    others = TenantSums()
+    _add_fields(others, tenants.get(OTHERS, TenantSums()))
     for name in named[MOST_TENANTS:]:
         _add_fields(others, tenants[name])
     return {**kept, OTHERS: others}

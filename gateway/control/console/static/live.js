@@ -5,11 +5,12 @@ import { ROOT, SignedOut, get, getIfThere } from "./api.js";
 const EVERY_MS = 2000;
 const RETRY_MS = 3000;
 const LINGERS_MS = 5000;
-const listeners = new Map([["overview", new Set()], ["kv", new Set()]]);
+const listeners = new Map([["overview", new Set()], ["kv", new Set()], ["store", new Set()]]);
 let source = null;
 let timer = 0;
 let lastOverview = null;
 let lingering = 0;
+let awaySince = null;
 let hasStream = true;
 let hasMaps = false;
 let status = () => {};
@@ -23,7 +24,7 @@ export function watch(onstatus, onend) {
 
 /**
  * Calls back with each `overview` or `kv` until the signal aborts, and at once with the last overview. `kv` is null if
- * this gateway does not report it.
+ * this gateway does not report it. `store` is the Unix time since when the store does not answer, and null once it does.
  */
 export function follow(kind, signal, callback) {
   const set = listeners.get(kind);
@@ -53,6 +54,7 @@ const tell = (kind, data) => listeners.get(kind).forEach((callback) => callback(
 
 function heard(overview) {
   lastOverview = overview;
+  if (awaySince !== null) tell("store", (awaySince = null));
   status(`Live, ${new Date().toLocaleTimeString("en-GB")}`, false);
   tell("overview", overview);
 }
@@ -83,7 +85,11 @@ function open() {
   source = new EventSource(`${ROOT}/admin/v1/live?kv=${hasMaps}`);
   source.addEventListener("open", () => (wasOpen = true));
   source.addEventListener("overview", (event) => heard(JSON.parse(event.data)));
-  source.addEventListener("unavailable", () => status("Not updated: the store does not answer.", true));
+  source.addEventListener("unavailable", () => {
+    awaySince ??= Date.now() / 1000;
+    tell("store", awaySince);
+    status("Not updated: the store does not answer.", true);
+  });
   source.addEventListener("kv", (event) => tell("kv", JSON.parse(event.data)));
   source.addEventListener("error", () => {
     if (source?.readyState !== EventSource.CLOSED) return status("Reconnecting…", true);

@@ -1,4 +1,4 @@
-// One lane: its current figures against their targets, and its charts.
+// One lane: its current figures against their targets, and its charts, which are apart.
 
 import { fill, h, setText } from "../dom.js";
 import { amount, count, duration, percent, rate } from "../format.js";
@@ -14,8 +14,8 @@ export function lanePanel(lane, signal) {
   const plots = charts(lane, aims, signal);
   const element = h("section", { class: `card lane ${laneClass(lane)}` },
     h("header", {}, h("h2", {}, laneTitle(lane)), h("p", { class: "targets muted" })),
-    figures,
-    h("div", { class: "plots" }, ...plots.map(({ shown }) => shown.element)));
+    figures);
+  const plotted = h("section", { class: `card lane ${laneClass(lane)}` }, h("h2", {}, laneTitle(lane), " over time"), h("div", { class: "plots" }, ...plots.map(({ shown }) => shown.element)));
   const targets = element.querySelector(".targets");
 
   function update(now) {
@@ -30,7 +30,7 @@ export function lanePanel(lane, signal) {
     const of = (read) => points.map((point) => (point.lanes?.[name] ? (read(point.lanes[name]) ?? null) : null));
     for (const { shown, reads } of plots) shown.update(xs, reads.map(of), from);
   }
-  return { element, update, plot };
+  return { element, plots: plotted, update, plot };
 }
 
 /** The tone of a figure compared with its target. */

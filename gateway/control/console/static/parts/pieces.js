@@ -62,6 +62,9 @@ export function meter(label, parts, total, isRoom = true) {
   return h("div", { class: "meter" }, bar, h("span", {}, label));
 }
 
+/** The used and reserved share of a limit; a limit of 0 is used up. */
+export const shareOf = ({ limit, used = 0, reserved = 0 }) => (limit > 0 ? (used + reserved) / limit : 1);
+
 export function limitMeter(name, limit) {
   const { used = 0, reserved = 0 } = limit;
   const told = isMoney(name) ? money : amount;

@@ -1,34 +1,29 @@
-// Figures over all lanes: rejections by code, KV memory, its users, and workers.
+// Figures over all lanes: refusals by code, KV memory, and workers.
 
 import { fill, h, named } from "../dom.js";
-import { count, duration, percent, rate } from "../format.js";
+import { count, duration, percent } from "../format.js";
 import { chart } from "./chart.js";
 import { kvUsed } from "./history.js";
-import { badge, link, meter, tenantLink } from "./pieces.js";
+import { badge, link, meter } from "./pieces.js";
 import { table } from "./table.js";
 
-const MOST_TENANTS = 8;
 const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => total + each, 0);
 
 export function systemPanel(signal) {
   const kv = chart({ title: "KV memory in use", series: [{ name: "used", colour: "accent", area: true }], shown: percent, ceiling: 1, signal });
   const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, signal });
   const codes = h("div", { class: "codes" });
-  const tenants = tenantsTable();
   const workers = workersTable();
-  const tenantsCard = h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Tenants now"), link("#/tenants", "All tenants")), tenants.element);
-  const element = h("div", { class: "system" },
-    h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "KV memory"), link("#/kv", "Map of blocks")), kv.element),
-    h("section", { class: "card" }, h("h2", {}, "Refusals"), codes, refused.element),
-    tenantsCard,
-    h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Workers"), link("#/workers", "All of each")), workers.element));
+  const elements = [
+    h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Workers"), link("#/workers", "All of each")), workers.element),
+    h("section", { class: "card" }, h("h2", {}, "Refusals"), codes),
+  ];
+  const plots = h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "All lanes"), link("#/kv", "Map of KV blocks")), h("div", { class: "plots" }, kv.element, refused.element));
 
   let latest = null;
 
   function update(now) {
     latest = now;
-    tenantsCard.hidden = now.tenants === null;
-    if (now.tenants) tenants.update([...now.tenants].sort((a, b) => b.kv_blocks - a.kv_blocks || b.running - a.running).slice(0, MOST_TENANTS));
     workers.update(now.workers);
   }
   function plot(points, from) {
@@ -38,7 +33,7 @@ export function systemPanel(signal) {
     kv.update(xs, [points.map((point) => point.kv_used ?? null)], from);
     refused.update(xs, [points.map(({ refusals, isNow }) => (refusals && !isNow ? sum(refusals) : null))], from);
   }
-  return { element, update, plot };
+  return { elements, plots, update, plot };
 }
 
 /** Rejections by code, summed over all points. */
@@ -57,19 +52,6 @@ function drawCodes(place, refusals, windowS, isKept) {
   fill(place, refusals === null ? h("p", { class: "muted" }, "This gateway does not count rejections here.")
     : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, isKept ? "No requests were rejected in this period." : `Nothing was refused in the last ${duration(1000 * (windowS ?? 60))}.`));
 }
-
-const tenantsTable = () => table({
-  caption: "Tenants with running or waiting requests",
-  key: (each) => each.tenant,
-  empty: "No tenant has running or waiting requests.",
-  columns: [
-    { name: "Tenant", cell: (each) => tenantLink(each.tenant) },
-    { name: "Running", class: "number", cell: (each) => count(each.running) },
-    { name: "Queued", class: "number", cell: (each) => count(each.queued) },
-    { name: "Tokens/s", class: "number", cell: (each) => rate(each.tokens_per_s) },
-    { name: "KV blocks", class: "number", cell: (each) => count(each.kv_blocks) },
-  ],
-});
 
 const workersTable = () => table({
   caption: "Workers",

@@ -1,9 +1,10 @@
-// The overview: lanes against their targets, rejections, tenants and workers, now and over time.
+// The overview: what needs attention, lanes against their targets, who pays, what runs out, and workers; then charts.
 
 import { getIfThere } from "../api.js";
 import { fill, h } from "../dom.js";
-import { count, duration } from "../format.js";
 import { every, follow } from "../live.js";
+import { alarmList } from "../parts/alarms.js";
+import { budgetPanel } from "../parts/budget_panel.js";
 import { History } from "../parts/history.js";
 import { segmented, loading, pageHead } from "../parts/pieces.js";
 import { lanePanel } from "../parts/lane_panel.js";
@@ -16,14 +17,17 @@ const DEFAULT = "15m";
 export async function overview(root, { fields, signal }) {
   const span = SPANS.some(([name]) => name === fields.get("span")) ? fields.get("span") : DEFAULT;
   const history = new History(span);
-  const alarm = h("div", { class: "alarms", "aria-live": "polite" });
+  const alarms = alarmList();
   const note = h("p", { class: "muted history-note" });
   const lanes = h("div", { class: "lane-panels" });
   const system = systemPanel(signal);
+  const budgets = budgetPanel(signal);
+  const tables = h("div", { class: "system" }, ...budgets.elements, ...system.elements);
+  const charts = h("div", { class: "lane-panels" }, system.plots);
   const panels = new Map();
   const wait = loading();
   const choice = segmented("Time shown", SPANS, span, (chosen) => (location.hash = `#/overview${chosen === DEFAULT ? "" : `?span=${chosen}`}`));
-  root.append(pageHead("Overview", null, choice), alarm, wait, lanes, system.element, note);
+  root.append(pageHead("Overview", null, choice), alarms.element, wait, lanes, tables, charts, note);
 
   function draw() {
     const points = history.points();
@@ -31,17 +35,20 @@ export async function overview(root, { fields, signal }) {
     for (const [lane, panel] of panels) panel.plot(points, lane, from);
     system.plot(points, from);
   }
+  follow("store", signal, alarms.store);
   follow("overview", signal, (now) => {
     wait.remove();
-    drawAlarms(alarm, now);
+    alarms.update(now.alarms ?? []);
     for (const lane of now.lanes) {
       if (!panels.has(lane.lane)) {
         panels.set(lane.lane, lanePanel(lane.lane, signal));
         lanes.append(panels.get(lane.lane).element);
+        charts.insertBefore(panels.get(lane.lane).plots, system.plots);
       }
       panels.get(lane.lane).update(lane);
     }
     system.update(now);
+    budgets.update(now);
     history.add(now);
     draw();
   });
@@ -52,19 +59,3 @@ export async function overview(root, { fields, signal }) {
     draw();
   });
 }
-
-/** Conditions that need attention, one sentence each. */
-function drawAlarms(place, { lanes, workers }) {
-  const found = [];
-  if (!workers.length) found.push("There are no workers: requests are rejected with 503 until one starts.");
-  else if (workers.every((worker) => worker.draining)) found.push("Every worker is draining: no new requests are taken.");
-  for (const { lane, ttft_ms: ttft, ttft_target_ms: target, queued, oldest_wait_ms: oldest } of lanes) {
-    if (ttft?.p95 > target) found.push(`In the ${lane} lane one first token in twenty takes ${duration(ttft.p95)} or longer; the target is ${duration(target)}.`);
-    else if (queued > 0 && oldest > target) found.push(`In the ${lane} lane ${count(queued)} wait, the oldest for ${duration(oldest)}; the target is ${duration(target)}.`);
-  }
-  const text = found.join(" ");
-  if (place.dataset.text === text) return;
-  place.dataset.text = text;
-  fill(place, ...found.map((sentence) => h("p", { class: "alarm" }, sentence)));
-}
-

@@ -4,7 +4,7 @@ import { change, get, segment } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
 import { every } from "../live.js";
 import { formDialog } from "../parts/dialog.js";
-import { button, isCounted, laneTag, limitMeter, link, loading, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
+import { button, isCounted, laneTag, limitMeter, link, loading, pageHead, shareOf, stateBadge, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 import { tenantBody, tenantFields } from "../parts/tenant_form.js";
 import { words } from "../format.js";
@@ -12,11 +12,9 @@ import { mayOwn } from "../session.js";
 
 const PAGE = 20;
 const EVERY_MS = 5000;
-const share = ([, limit]) => (limit.limit > 0 ? (limit.used + limit.reserved) / limit.limit : 1);
-
 function tightest({ quota }) {
   if (!quota) return h("span", { class: "muted" }, "unknown");
-  const [found] = Object.entries(quota.limits).filter(([name]) => isCounted(name)).sort((a, b) => share(b) - share(a));
+  const [found] = Object.entries(quota.limits).filter(([name]) => isCounted(name)).sort((a, b) => shareOf(b[1]) - shareOf(a[1]));
   if (!found) return h("span", { class: "muted" }, "no limit");
   return h("div", { class: "tight" }, h("span", { class: "muted" }, words(found[0])), limitMeter(...found));
 }
