@@ -334,9 +334,10 @@ def response(error: ApiError, jitter: random.Random | None = None, *, path: str 
     headers = error_headers(error, jitter or random.Random())
     if error.code == "unsupported_encoding":
         headers["accept-encoding"] = ", ".join(ENCODINGS)
-    if error.status == 426:  # the only status after which Codex falls back to POST at once
-        protocol = "websocket" if error.code == "upgrade_required" else "HTTP/1.1"
-        headers |= {"upgrade": protocol, "connection": "upgrade"}
+    if error.code == "websocket_not_supported":  # only after a 426 does Codex fall back to POST at once
+        headers |= {"upgrade": "HTTP/1.1", "connection": "upgrade"}
+    if error.code == "upgrade_required":
+        headers |= {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     return Response(
         msgspec.json.encode(error_body(error, path, request_id)),
         status_code=error.status,

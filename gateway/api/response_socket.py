@@ -18,14 +18,14 @@ from fairlane.gateway.http.json_reader import scalars
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.middleware.idempotent_run import HEADER as IDEMPOTENCY_HEADER
 from fairlane.gateway.pipeline.context import Endpoint, RequestContext
-from fairlane.gateway.websocket.connection import SocketBounds, WebSocket, accept
+from fairlane.gateway.websocket.connection import SocketBounds, WebSocket
+from fairlane.gateway.websocket.handshake import SWITCHING, accept
 from fairlane.gateway.websocket.recent import Recent, RecentResponses
 from fairlane.gateway.websocket.turn import Turn
 
 # How long a connection may send no message, and serves messages.
 IDLE_S, AGE_S = 600.0, 3_600.0
 _STREAM_ID = "stream_id"
-_SWITCHING = 101
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,14 @@ class ResponseSocket:
             raise invalid(IDEMPOTENCY_HEADER, message)
         bounds_of_socket = SocketBounds(
             max_message_bytes=bounds.room.most_bytes(1),
+            message_timeout_s=bounds.body_timeout_s,
             idle_s=IDLE_S,
             age_s=AGE_S,
             write_timeout_s=bounds.write_timeout_s,
         )
         tenant = context.tenant
         headers = accept(upgrade, tenant, bounds_of_socket, partial(self._converse, context.scope, tenant))
-        await context.send({"type": "http.response.start", "status": _SWITCHING, "headers": headers})
+        await context.send({"type": "http.response.start", "status": SWITCHING, "headers": headers})
         await context.send({"type": "http.response.body", "body": b""})
 
     async def _converse(self, handshake: Scope, tenant: str, socket: WebSocket) -> None:
@@ -88,21 +89,23 @@ class ResponseSocket:
         app = self.wrap(Respond(self.parts, ResponseKind(RESPONSE, stored, parse_message), remember), PATH)
         try:
             while True:
-                body, hold = await socket.next()
-                try:
-                    turn = Turn(socket, body, await self._stream_id(tenant, body))
-                    scope = turn.scope(handshake, PATH, hold)
-                    del body
-                    await app(scope, turn.receive, turn.send)
-                finally:
-                    hold.release()
-                recent.ended(has_failed=turn.has_failed or not turn.is_whole)
-                if not turn.is_whole:
-                    socket.abort()
-                elif self.refusal() is not None:
+                recent.ended(has_failed=not await self._answered(app, handshake, tenant, socket))
+                if self.refusal() is not None:
                     socket.shutdown()
         finally:
             recent.close()
+
+    async def _answered(self, app: ASGIApp, handshake: Scope, tenant: str, socket: WebSocket) -> bool:
+        """Answer the next message. Return whether it was without an error."""
+        body, hold = await socket.next()
+        try:
+            turn = Turn(socket, body, await self._stream_id(tenant, body))
+            await app(turn.scope(handshake, PATH, hold), turn.receive, turn.send)
+        finally:
+            hold.release()
+        if not turn.is_whole:
+            socket.abort()
+        return turn.is_whole and not turn.has_failed
 
     async def _stream_id(self, tenant: str, body: bytes) -> str | None:
         if _STREAM_ID.encode() not in body:

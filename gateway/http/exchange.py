@@ -11,8 +11,10 @@ from starlette.types import Scope
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Place
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.flow import Flow
 from fairlane.gateway.http.request_id import request_id_of
 from fairlane.gateway.http.response import Channel
+from fairlane.gateway.http.turns import Turns
 
 # The exchange in the `state` of its ASGI scope.
 KEY = "exchange"
@@ -23,6 +25,8 @@ class Carried:
     """A connection that HTTP has passed on, with its place on the port. `connections` and `tasks` are the server's."""
 
     transport: asyncio.Transport
+    flow: Flow
+    turns: Turns
     place: Place | None
     connections: set[Any]
     tasks: set[asyncio.Task[None]]

@@ -163,7 +163,8 @@ class LimitedHttpProtocol(BoundedConnection):
         self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
         place, request_id = self._place, request_id_of(self.headers)
         peer = None if place is None else place.peer
-        exchange = Exchange(self._disconnect, answer, request_id, self._hold, place, peer, self._upgrade)
+        upgrade = None if self.pipeline else self._upgrade
+        exchange = Exchange(self._disconnect, answer, request_id, self._hold, place, peer, upgrade)
         self.scope["state"][KEY] = exchange
 
     def on_body(self, body: bytes) -> None:
@@ -206,7 +207,8 @@ class LimitedHttpProtocol(BoundedConnection):
             return  # pipelined requests are not served either
         upgrade, self._upgrade = self._upgrade, None
         if upgrade is not None and upgrade.takes is not None:
-            self._pass_on(upgrade.takes)
+            takes, upgrade.takes = upgrade.takes, None
+            self._pass_on(takes)
             return
         super().on_response_complete()
         if self.transport.is_closing() or self.is_answering():
@@ -238,7 +240,7 @@ class LimitedHttpProtocol(BoundedConnection):
 
     def _pass_on(self, takes: Callable[[Carried], None]) -> None:
         """Give up the connection after a 101. A client that did not wait for it has sent no WebSocket's frames."""
-        if self._input.phase is not IDLE or self.transport.is_closing():
+        if self._input.phase is not IDLE or self.pipeline or self.transport.is_closing():
             self.give_way()
             return
         self._input.move(CLOSED)
@@ -247,8 +249,9 @@ class LimitedHttpProtocol(BoundedConnection):
         self.connections.discard(self)
         place, self._place = self._place, None
         self._forget()
+        self.parser = None  # type: ignore[assignment] # as uvicorn does when a connection is lost, to break the cycle
         self.flow.resume_reading()
-        takes(Carried(self.transport, place, self.connections, self.tasks, self.bodies))
+        takes(Carried(self.transport, self.flow, self.turns, place, self.connections, self.tasks, self.bodies))
 
     def send_400_response(self, msg: str) -> None:
         """Refuse the request, because the parser stopped at our refusal or at bytes that are not HTTP."""

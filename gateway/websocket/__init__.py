@@ -1,5 +1,6 @@
 """WebSockets of the tenants' port (RFC 6455), each message of which is a request of its own.
 
+    handshake.py    the GET that becomes a WebSocket
     connection.py   a connection after its handshake: messages in and out, bounds, and its end
     turn.py         one message as the request that it stands for, whose events are messages
     recent.py       the last responses of connections, from which messages can continue

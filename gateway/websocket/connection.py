@@ -1,42 +1,38 @@
 """A connection that has become a WebSocket, within bounds of bytes, frames, waiting messages and time.
 
-    GET, upgrade ──> Exchange.upgrade ──> accept ──101──> WebSocket ──> next, say … close
-
 The reason for an end is sent as an event before the close frame. Frames are never compressed."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import ClientDisconnect
-from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Request
 from websockets.protocol import OPEN, Protocol, Side
-from websockets.server import ServerProtocol
 
-from fairlane.gateway.errors import ApiError, error_body, invalid, request_too_large
+from fairlane.gateway.errors import ApiError, error_body, invalid, request_timeout, request_too_large
 from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.disconnect import Disconnect
-from fairlane.gateway.http.exchange import Carried, Upgrade
+from fairlane.gateway.http.exchange import Carried
 from fairlane.gateway.http.flow import Patience
-from fairlane.gateway.http.sse import Headers as RawHeaders
 
 # Time for the client's own close frame.
 LINGER_S = 5.0
+# Pause between two reads of what is discarded.
+DISCARD_REST_S = 0.02
 # Messages behind the one that is being answered.
 MOST_WAITING = 4
-# Bytes that are parsed at once: at most 340 empty frames.
-PIECE_BYTES = 2_048
-# Frames since the last whole message: this many, and one more per FRAME_BYTES received. A client may split a message,
-# and send pings while it waits; parsing a frame takes about 10 µs, however short it is.
-MOST_FRAMES, FRAME_BYTES = 256, 256
-_SWITCHING = 101
+# Frames of a connection: this many, more with its bytes and its age. A client may split messages and send pings, but
+# parsing takes about 10 µs a frame, however short it is.
+MOST_FRAMES, FRAME_BYTES, FRAMES_PER_S = 256, 256, 16
+# Frames of one read that are parsed at once, in pieces of PIECE_BYTES. The others take turns with other connections.
+MOST_AT_ONCE, PIECE_BYTES = 32, 512
 # The library's log would contain what clients send.
-_SILENT = logging.Logger("fairlane.frames", logging.CRITICAL + 1)
+SILENT = logging.Logger("fairlane.frames", logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +40,8 @@ class SocketBounds:
     """Bounds of one connection."""
 
     max_message_bytes: int
+    # From the first byte of a message to its end.
+    message_timeout_s: float
     # How long the client may send no message while none is being answered.
     idle_s: float
     # After this time no further message is answered.
@@ -52,25 +50,7 @@ class SocketBounds:
     write_timeout_s: float
 
 
-def error_event(error: ApiError, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return an error as the Responses API sends it in a message. `headers`: those of the HTTP response."""
-    event = {"type": "error", "status": error.status, **error_body(error)}
-    return msgspec.json.encode({**event, "headers": headers} if headers else event)
-
-
 Converse = Callable[["WebSocket"], Awaitable[None]]
-
-
-def accept(upgrade: Upgrade, tenant: str, bounds: SocketBounds, converse: Converse) -> RawHeaders:
-    """Accept a handshake of a tenant, and return the headers of the 101. Raises ApiError if it is not valid."""
-    fields = Headers()
-    for name, value in upgrade.headers:
-        fields[name.decode("ascii")] = value.decode("latin-1")
-    answer = ServerProtocol(logger=_SILENT).accept(Request("/", fields))
-    if answer.status_code != _SWITCHING:
-        raise invalid("sec-websocket-key", "This is not a valid WebSocket handshake of version 13.")
-    upgrade.takes = lambda carried: WebSocket(carried, tenant, bounds, converse).begin()
-    return [(name.lower().encode(), value.encode()) for name, value in answer.headers.raw_items() if name != "Date"]
 
 
 class _Frames(Protocol):
@@ -78,23 +58,23 @@ class _Frames(Protocol):
 
     def fail(self, code: CloseCode | int, reason: str = "") -> None:
         if code == CloseCode.MESSAGE_TOO_BIG and self.state is OPEN:
-            self.send_text(error_event(request_too_large(self.max_message_size or 0)))
+            self.send_text(_event(request_too_large(self.max_message_size or 0)))
         super().fail(code, reason)
 
 
 class WebSocket(asyncio.Protocol):
     """One connection from its 101 on. `next` and `say` are for the task that converses."""
 
-    def __init__(self, carried: Carried, tenant: str, bounds: SocketBounds, converse: Converse) -> None:
+    def __init__(self, carried: Carried, tenant: str, bounds: SocketBounds) -> None:
         self._loop = asyncio.get_running_loop()
-        self._carried, self._transport = carried, carried.transport
+        self._transport, self._flow, self._turns = carried.transport, carried.flow, carried.turns
+        self._connections, self._tasks, self._bodies = carried.connections, carried.tasks, carried.bodies
         self.place = carried.place
         self._tenant = tenant
         self._bounds = bounds
-        self._converse = converse
         # Of the message that is being answered.
         self.disconnect = Disconnect(lambda: None)
-        self._frames = _Frames(Side.SERVER, max_size=bounds.max_message_bytes, logger=_SILENT)
+        self._frames = _Frames(Side.SERVER, max_size=bounds.max_message_bytes, logger=SILENT)
         self._parts: list[bytes] = []
         self._frame_count, self._received_bytes = 0, 0
         self._hold = self._new_hold()
@@ -103,24 +83,26 @@ class WebSocket(asyncio.Protocol):
         self._writable.set()
         # Nothing more is sent except what is already written.
         self._is_over = False
+        # The client's bytes are no longer parsed.
         self._is_deaf = False
         self._is_answering = False
         self._began_s = self._loop.time()
-        self._linger: asyncio.TimerHandle | None = None
+        # For the rest of a message; after the end for the client's close frame.
+        self._deadline: asyncio.TimerHandle | None = None
         self._patience: Patience | None = None
 
-    def begin(self) -> None:
-        self._carried.connections.add(self)
+    def begin(self, converse: Converse) -> None:
+        self._connections.add(self)
         if self.place is not None:
             self.place.connection = self
         self._transport.set_protocol(self)
-        task = self._loop.create_task(self._run(), name="websocket")
-        self._carried.tasks.add(task)
-        task.add_done_callback(self._carried.tasks.discard)
+        task = self._loop.create_task(self._run(converse), name="websocket")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _run(self) -> None:
+    async def _run(self, converse: Converse) -> None:
         try:
-            await self._converse(self)
+            await converse(self)
         except ClientDisconnect:
             pass
         finally:
@@ -133,15 +115,16 @@ class WebSocket(asyncio.Protocol):
         self._is_answering = False
         self.disconnect = Disconnect(lambda: None)
         idle_s, age_s = self._bounds.idle_s, self._began_s + self._bounds.age_s - self._loop.time()
+        self._news.clear()
         if age_s > 0 and not (self._waiting or self._is_over):
-            self._news.clear()
-            try:
-                async with asyncio.timeout(min(idle_s, age_s)):
+            async with asyncio.timeout(min(idle_s, age_s)) as waiting:
+                try:
                     await self._news.wait()
-            except TimeoutError:
-                self.refuse(_idle(idle_s) if idle_s < age_s else _too_old(self._bounds.age_s), CloseCode.GOING_AWAY)
-        elif age_s <= 0:
-            self.refuse(_too_old(self._bounds.age_s), CloseCode.GOING_AWAY)
+                except asyncio.CancelledError:
+                    if not waiting.expired():
+                        raise
+        if not self._is_over and (age_s <= 0 or not self._waiting):
+            self.refuse(_idle(idle_s) if idle_s < age_s else _too_old(self._bounds.age_s), CloseCode.GOING_AWAY)
         if self._is_over:
             raise ClientDisconnect
         self._is_answering = True
@@ -171,7 +154,7 @@ class WebSocket(asyncio.Protocol):
 
     def refuse(self, error: ApiError, code: CloseCode) -> None:
         """Send the reason, and close."""
-        self.say(error_event(error))
+        self.say(_event(error))
         self.close(code)
 
     def close(self, code: CloseCode) -> None:
@@ -183,35 +166,47 @@ class WebSocket(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close without a handshake, because a response is incomplete."""
-        self._leave()
-        self._transport.abort()
+        if not self._is_over:
+            self._leave()
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        if self._linger is not None:
-            self._linger.cancel()
+        self._expect_nothing()
         if self._patience is not None:
             self._patience.end()
-        self._carried.connections.discard(self)
+        self._turns.leave(self)
+        self._connections.discard(self)
         if self.place is not None:
             self.place.leave()
             self.place = None
+        self._hold.release()
+        self._parts.clear()
+        self._frames.parser.close()  # it refers to the frames
+        self._frames.reader.buffer.clear()
 
     def data_received(self, data: bytes) -> None:
-        for start in range(0, len(data), PIECE_BYTES):
-            if self._is_over:
-                break
-            self._read(data[start : start + PIECE_BYTES])
-        else:
-            return
-        self._discard(data)
+        start, frames = 0, 0
+        while start < len(data) and frames < MOST_AT_ONCE and not self._turns.is_waiting(self):
+            frames += self.parse(data[start : start + PIECE_BYTES])
+            start += PIECE_BYTES
+        if start < len(data):
+            self._flow.hold()
+            if not self._turns.wait(self, self._tenant, data[start:]):
+                self._flow.release()
+                error = ApiError("Too many frames are arriving in small pieces.", "overloaded")
+                self.refuse(error, CloseCode.TRY_AGAIN_LATER)
 
-    def _read(self, piece: bytes) -> None:
+    def parse(self, piece: bytes) -> int:
+        """Parse the next bytes. Return the number of frames."""
+        if self._is_over:
+            self._discard(piece)
+            return 0
         if not self._hold.takes(len(piece)):
             refusal, self._hold.refusal = self._hold.refusal, None
             assert refusal is not None  # noqa: S101 - the only reason for which a hold that is in use takes nothing
             self.refuse(refusal, CloseCode.TRY_AGAIN_LATER)
-            return
+            return 0
         self._received_bytes += len(piece)
         self._frames.receive_data(piece)
         events = self._frames.events_received()
@@ -222,20 +217,46 @@ class WebSocket(asyncio.Protocol):
         self._flush()
         if self._frames.state is not OPEN:
             self._leave()
-        elif self._frame_count > MOST_FRAMES + self._received_bytes // FRAME_BYTES:
+        elif self._frame_count > self._most_frames():
             self.refuse(invalid(None, "Too many frames are shorter than they need to be."), CloseCode.POLICY_VIOLATION)
+        elif not self._is_over:
+            self._expect_rest()
+        return len(events)
 
-    def _discard(self, data: bytes) -> None:
-        """Look for the client's close frame. If it sends much else, end the output instead, and read no frame more."""
-        if self._is_deaf or self._transport.is_closing():
+    def parsed(self) -> None:
+        self._flow.release()
+
+    def _most_frames(self) -> int:
+        age_s = self._loop.time() - self._began_s
+        return MOST_FRAMES + self._received_bytes // FRAME_BYTES + int(age_s * FRAMES_PER_S)
+
+    def _expect_rest(self) -> None:
+        """Expect the rest of a message in time, if there is a part of one; otherwise hold nothing."""
+        if self._parts or self._frames.reader.buffer:
+            if self._deadline is None:
+                self._deadline = self._loop.call_later(self._bounds.message_timeout_s, self._too_slow)
+        elif self._hold.held_bytes:
+            self._expect_nothing()
+            self._hold.release()
+            self._hold = self._new_hold()
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        self.refuse(request_timeout(self._bounds.message_timeout_s), CloseCode.POLICY_VIOLATION)
+
+    def _discard(self, piece: bytes) -> None:
+        """Look for the client's close frame. If it sends much else, end the output, and read no frame more."""
+        if self._transport.is_closing():
             return
-        if len(data) <= PIECE_BYTES and self._frame_count <= MOST_FRAMES:
-            self._frames.receive_data(data)
+        if not self._is_deaf and self._frame_count <= MOST_FRAMES and len(piece) < PIECE_BYTES:
+            self._frames.receive_data(piece)
             self._frame_count += len(self._frames.events_received())
             self._flush()
-        else:
-            self._is_deaf = True
-            self._transport.write_eof()
+            return
+        self._end_output()
+        if not self._flow.is_held:
+            self._flow.hold()
+            self._turns.discard_later(DISCARD_REST_S, self._flow.release)
 
     def _hear(self, frame: Frame) -> None:
         if self._is_over or frame.opcode in (Opcode.CLOSE, Opcode.PING, Opcode.PONG):
@@ -249,18 +270,17 @@ class WebSocket(asyncio.Protocol):
 
     def _deliver(self, message: bytes) -> None:
         self._parts.clear()
-        self._frame_count = self._received_bytes = 0
-        hold, self._hold = self._hold, self._new_hold()
+        self._expect_nothing()
         if len(self._waiting) >= MOST_WAITING:
-            hold.release()
             error = ApiError("Too many messages wait on this connection.", "concurrency_limit_exceeded")
             self.refuse(error, CloseCode.POLICY_VIOLATION)
             return
-        self._waiting.append((message, hold))
+        self._waiting.append((message, self._hold))
+        self._hold = self._new_hold()
         self._news.set()
 
     def _new_hold(self) -> BodyHold:
-        hold = BodyHold(self._carried.bodies)
+        hold = BodyHold(self._bodies)
         hold.claim(self._tenant, 0)
         return hold
 
@@ -269,30 +289,41 @@ class WebSocket(asyncio.Protocol):
         if self._is_over:
             return
         self._is_over = True
-        self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
-        self._hold.release()
+        self._expect_nothing()
+        self._deadline = self._loop.call_later(LINGER_S, self._transport.abort)
         for _, hold in self._waiting:
             hold.release()
         self._waiting.clear()
-        self._parts.clear()
         self._news.set()
         self._writable.set()
         self.disconnect.left()
 
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
     def _flush(self) -> None:
-        for data in self._frames.data_to_send():
-            if self._transport.is_closing():
-                return
-            if data:
-                self._transport.write(data)
-            elif self._frames.close_rcvd is not None:  # empty: nothing more is sent
-                self._transport.close()
-            else:  # the client may still be sending, and closing now would lose what it has not read
+        writes = self._frames.data_to_send()
+        if not writes or self._transport.is_closing():
+            return
+        self._transport.write(b"".join(writes))
+        if writes[-1]:
+            return
+        if self._frames.close_rcvd is not None:  # an empty write: nothing more is sent
+            self._transport.close()
+        else:  # the client may still be sending, and closing now would lose what it has not read
+            self._end_output()
+
+    def _end_output(self) -> None:
+        if not self._is_deaf:
+            self._is_deaf = True
+            with suppress(OSError):  # the client has left
                 self._transport.write_eof()
 
     def pause_writing(self) -> None:
         self._writable.clear()
-        self._transport.pause_reading()  # otherwise the answers to pings would add up
+        self._flow.pause_reading()  # otherwise the answers to pings would add up
         self._patience = Patience(self._transport, self._bounds.write_timeout_s)
 
     def resume_writing(self) -> None:
@@ -301,18 +332,26 @@ class WebSocket(asyncio.Protocol):
             self._patience.end()
             self._patience = None
         if not self._transport.is_closing():
-            self._transport.resume_reading()
+            self._flow.resume_reading()
 
     def is_answering(self) -> bool:
         return self._is_answering
 
     def give_way(self) -> None:
         """Leave the place to another connection."""
-        self.close(CloseCode.TRY_AGAIN_LATER)
+        self._end(CloseCode.TRY_AGAIN_LATER)
 
     def shutdown(self) -> None:
-        self.close(CloseCode.SERVICE_RESTART)
+        self._end(CloseCode.SERVICE_RESTART)
+
+    def _end(self, code: CloseCode) -> None:
+        self.close(code)
         self._transport.close()
+
+
+def _event(error: ApiError) -> bytes:
+    """Return an error of the connection as an event."""
+    return msgspec.json.encode({"type": "error", "status": error.status, **error_body(error)})
 
 
 def _too_old(age_s: float) -> ApiError:

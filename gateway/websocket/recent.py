@@ -73,7 +73,7 @@ class Recent:
     def ended(self, *, has_failed: bool) -> None:
         """End a message. If it failed, forget the response that it continued from, as OpenAI does."""
         asked, self._asked = self._asked, None
-        if has_failed and asked is not None:
+        if has_failed and asked is not None and asked in self._own:
             self._own.remove(asked)
             self.all.forget(*asked)
 

@@ -1,6 +1,7 @@
 """`GET /v1/responses` as a WebSocket: turns, what they may continue from, and clients that mean no good."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from fairlane.gateway.api import response_socket
-from fairlane.gateway.websocket.connection import MOST_FRAMES, MOST_WAITING
+from fairlane.gateway.websocket.connection import MOST_FRAMES, MOST_WAITING, WebSocket
 from fairlane.gateway.websocket.recent import MOST_RESPONSES, Recent, RecentResponses
 from tests.support.gateway.response_events import RESPONSES, prompt
 from tests.support.gateway.served import SAID, WAIT_S, Served, until
@@ -33,6 +34,15 @@ async def served(fresh_gateway: Served) -> AsyncIterator[Served]:
 def socket(served: Served, tenant: str = "acme", *, key: str | None = None, **headers: str) -> connect:
     given = {"authorization": f"Bearer {key or served.keys[tenant]}", **headers}
     return connect(served.url.replace("http", "ws") + RESPONSES, additional_headers=given, max_size=None, proxy=None)
+
+
+def handshake(served: Served) -> bytes:
+    head = (
+        f"GET {RESPONSES} HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        f"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        f"authorization: Bearer {served.keys['acme']}\r\n\r\n"
+    )
+    return head.encode()
 
 
 async def ask(client: ClientConnection, **fields: Any) -> None:
@@ -204,12 +214,7 @@ async def test_without_a_key_or_a_handshake_there_is_no_socket(served: Served) -
 @pytest.mark.parametrize("rest", [b"\x81\x82\0\0\0\0{}", b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n"])
 async def test_what_follows_a_handshake_at_once_is_read_as_http(served: Served, rest: bytes) -> None:
     reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
-    head = (
-        f"GET {RESPONSES} HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-        f"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-        f"authorization: Bearer {served.keys['acme']}\r\n\r\n"
-    )
-    writer.write(head.encode() + rest)
+    writer.write(handshake(served) + rest)
     async with asyncio.timeout(WAIT_S):
         first = await reader.readline()
     writer.close()
@@ -289,6 +294,47 @@ async def test_a_flood_of_empty_frames_ends_the_connection(served: Served, frame
     assert (refusal(events), code) == ((400, "invalid_request_error"), 1008)
 
 
+async def test_a_flood_while_a_response_runs_gets_its_reason(served: Served) -> None:
+    served.worker.limit = 3
+    async with socket(served) as client:
+        await ask(client, input="Hello")
+        await until(lambda: produced(served) == 3)
+        client.transport.write(b"\x89\x80\0\0\0\0" * 4 * MOST_FRAMES)
+        events, code = await closed(client)
+
+    assert (refusal(events[-1:]), code) == ((400, "invalid_request_error"), 1008)
+    await served.landed()
+    assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 3)]
+
+
+async def test_a_request_that_does_not_wait_for_the_handshake_leaves_nothing(served: Served) -> None:
+    rest = b"POST /v1/responses HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 5000\r\n\r\n" + b"x" * 5000
+    for _ in range(10):
+        reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
+        writer.write(handshake(served))
+        await asyncio.sleep(0)
+        writer.write(rest)
+        async with asyncio.timeout(WAIT_S):
+            await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_connection_leaves_nothing_to_the_collector(served: Served) -> None:
+    await ended_elsewhere(served)
+    kinds = (WebSocket, served.server.config.http_protocol_class)
+    gc.collect()
+    gc.disable()
+    try:
+        await ended_elsewhere(served)
+        await until(lambda: not served.server.server_state.connections)
+        kept = [type(each).__name__ for each in gc.get_objects() if type(each) in kinds]
+    finally:
+        gc.enable()
+
+    assert kept == []
+
+
 async def ended_elsewhere(served: Served) -> None:
     async with socket(served) as client:
         await ended(client, input="Hello")
@@ -365,6 +411,8 @@ def test_a_connection_remembers_so_many_responses() -> None:
     for number in range(MOST_RESPONSES + 1):
         one.keep("a", f"r{number}", b"x")
 
-    assert [one.read("a", f"r{number}") for number in (0, 1, MOST_RESPONSES)] == [None, b"x", b"x"]
+    assert [one.read("a", f"r{number}") for number in (0, MOST_RESPONSES, 1)] == [None, b"x", b"x"]
+    one.keep("a", "r10", b"x")  # in place of r1, which was asked for
+    one.ended(has_failed=True)
     one.close()
     assert one.all.held_bytes == 0
