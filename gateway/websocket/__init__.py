@@ -2,6 +2,7 @@
 
     handshake.py    the GET that becomes a WebSocket
     connection.py   a connection after its handshake: messages in and out, bounds, and its end
+    inbox.py        the messages of a connection that are not yet answered, and their share of memory
     turn.py         one message as the request that it stands for, whose events are messages
     recent.py       the last responses of connections, from which messages can continue
 

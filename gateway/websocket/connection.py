@@ -4,10 +4,10 @@ The reason for an end is sent as an event before the close frame. Frames are nev
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -19,16 +19,12 @@ from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.exchange import Carried
 from fairlane.gateway.http.flow import Patience
+from fairlane.gateway.websocket.inbox import MOST_FRAMES, Inbox
 
 # Time for the client's own close frame.
 LINGER_S = 5.0
 # Pause between two reads of what is discarded.
 DISCARD_REST_S = 0.02
-# Messages behind the one that is being answered.
-MOST_WAITING = 4
-# Frames of a connection: this many, more with its bytes and its age. A client may split messages and send pings, but
-# parsing takes about 10 µs a frame, however short it is.
-MOST_FRAMES, FRAME_BYTES, FRAMES_PER_S = 256, 256, 16
 # Frames of one read that are parsed at once, in pieces of PIECE_BYTES. The others take turns with other connections.
 MOST_AT_ONCE, PIECE_BYTES = 32, 512
 # The library's log would contain what clients send.
@@ -68,25 +64,18 @@ class WebSocket(asyncio.Protocol):
     def __init__(self, carried: Carried, tenant: str, bounds: SocketBounds) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport, self._flow, self._turns = carried.transport, carried.flow, carried.turns
-        self._connections, self._tasks, self._bodies = carried.connections, carried.tasks, carried.bodies
+        self._connections, self._tasks = carried.connections, carried.tasks
         self.place = carried.place
-        self._tenant = tenant
-        self._bounds = bounds
+        self._tenant, self._bounds = tenant, bounds
         # Of the message that is being answered.
         self.disconnect = Disconnect(lambda: None)
         self._frames = _Frames(Side.SERVER, max_size=bounds.max_message_bytes, logger=SILENT)
-        self._parts: list[bytes] = []
-        self._frame_count, self._received_bytes = 0, 0
-        self._hold = self._new_hold()
-        self._waiting: deque[tuple[bytes, BodyHold]] = deque()
         self._news, self._writable = asyncio.Event(), asyncio.Event()
         self._writable.set()
-        # Nothing more is sent except what is already written.
-        self._is_over = False
-        # The client's bytes are no longer parsed.
-        self._is_deaf = False
-        self._is_answering = False
+        # Over: nothing more is sent except what is already written. Deaf: what the client sends is no longer parsed.
+        self._is_over = self._is_deaf = self._is_answering = False
         self._began_s = self._loop.time()
+        self._inbox = Inbox(carried.bodies, tenant, self._began_s)
         # For the rest of a message; after the end for the client's close frame.
         self._deadline: asyncio.TimerHandle | None = None
         self._patience: Patience | None = None
@@ -102,9 +91,8 @@ class WebSocket(asyncio.Protocol):
 
     async def _run(self, converse: Converse) -> None:
         try:
-            await converse(self)
-        except ClientDisconnect:
-            pass
+            with suppress(ClientDisconnect):
+                await converse(self)
         finally:
             self.close(CloseCode.NORMAL_CLOSURE)
 
@@ -116,19 +104,16 @@ class WebSocket(asyncio.Protocol):
         self.disconnect = Disconnect(lambda: None)
         idle_s, age_s = self._bounds.idle_s, self._began_s + self._bounds.age_s - self._loop.time()
         self._news.clear()
-        if age_s > 0 and not (self._waiting or self._is_over):
-            async with asyncio.timeout(min(idle_s, age_s)) as waiting:
-                try:
+        if age_s > 0 and not (self._inbox or self._is_over):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(idle_s, age_s)):
                     await self._news.wait()
-                except asyncio.CancelledError:
-                    if not waiting.expired():
-                        raise
-        if not self._is_over and (age_s <= 0 or not self._waiting):
+        if not self._is_over and (age_s <= 0 or not self._inbox):
             self.refuse(_idle(idle_s) if idle_s < age_s else _too_old(self._bounds.age_s), CloseCode.GOING_AWAY)
         if self._is_over:
             raise ClientDisconnect
         self._is_answering = True
-        return self._waiting.popleft()
+        return self._inbox.take()
 
     @property
     def is_paused(self) -> bool:
@@ -173,15 +158,13 @@ class WebSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
         self._expect_nothing()
-        if self._patience is not None:
-            self._patience.end()
+        self._stop_watching()
         self._turns.leave(self)
         self._connections.discard(self)
         if self.place is not None:
             self.place.leave()
             self.place = None
-        self._hold.release()
-        self._parts.clear()
+        self._inbox.close()
         self._frames.parser.close()  # it refers to the frames
         self._frames.reader.buffer.clear()
 
@@ -202,22 +185,19 @@ class WebSocket(asyncio.Protocol):
         if self._is_over:
             self._discard(piece)
             return 0
-        if not self._hold.takes(len(piece)):
-            refusal, self._hold.refusal = self._hold.refusal, None
-            assert refusal is not None  # noqa: S101 - the only reason for which a hold that is in use takes nothing
+        if refusal := self._inbox.count_bytes(len(piece)):
             self.refuse(refusal, CloseCode.TRY_AGAIN_LATER)
             return 0
-        self._received_bytes += len(piece)
         self._frames.receive_data(piece)
         events = self._frames.events_received()
-        self._frame_count += len(events)
+        self._inbox.frames += len(events)
         for event in events:
             if isinstance(event, Frame):
                 self._hear(event)
         self._flush()
         if self._frames.state is not OPEN:
             self._leave()
-        elif self._frame_count > self._most_frames():
+        elif self._inbox.is_flooded(self._loop.time()):
             self.refuse(invalid(None, "Too many frames are shorter than they need to be."), CloseCode.POLICY_VIOLATION)
         elif not self._is_over:
             self._expect_rest()
@@ -226,31 +206,24 @@ class WebSocket(asyncio.Protocol):
     def parsed(self) -> None:
         self._flow.release()
 
-    def _most_frames(self) -> int:
-        age_s = self._loop.time() - self._began_s
-        return MOST_FRAMES + self._received_bytes // FRAME_BYTES + int(age_s * FRAMES_PER_S)
-
     def _expect_rest(self) -> None:
         """Expect the rest of a message in time, if there is a part of one; otherwise hold nothing."""
-        if self._parts or self._frames.reader.buffer:
+        if self._inbox.has_part or self._frames.reader.buffer:
             if self._deadline is None:
-                self._deadline = self._loop.call_later(self._bounds.message_timeout_s, self._too_slow)
-        elif self._hold.held_bytes:
+                limit_s = self._bounds.message_timeout_s
+                late = partial(self.refuse, request_timeout(limit_s), CloseCode.POLICY_VIOLATION)
+                self._deadline = self._loop.call_later(limit_s, late)
+        else:
             self._expect_nothing()
-            self._hold.release()
-            self._hold = self._new_hold()
-
-    def _too_slow(self) -> None:
-        self._deadline = None
-        self.refuse(request_timeout(self._bounds.message_timeout_s), CloseCode.POLICY_VIOLATION)
+            self._inbox.release_rest()
 
     def _discard(self, piece: bytes) -> None:
         """Look for the client's close frame. If it sends much else, end the output, and read no frame more."""
         if self._transport.is_closing():
             return
-        if not self._is_deaf and self._frame_count <= MOST_FRAMES and len(piece) < PIECE_BYTES:
+        if not self._is_deaf and self._inbox.frames <= MOST_FRAMES and len(piece) < PIECE_BYTES:
             self._frames.receive_data(piece)
-            self._frame_count += len(self._frames.events_received())
+            self._inbox.frames += len(self._frames.events_received())
             self._flush()
             return
         self._end_output()
@@ -264,25 +237,12 @@ class WebSocket(asyncio.Protocol):
         if frame.opcode is Opcode.BINARY:
             self.refuse(invalid(None, "Each message must be text, a JSON object."), CloseCode.UNSUPPORTED_DATA)
             return
-        self._parts.append(bytes(frame.data))
-        if frame.fin:
-            self._deliver(b"".join(self._parts))
-
-    def _deliver(self, message: bytes) -> None:
-        self._parts.clear()
-        self._expect_nothing()
-        if len(self._waiting) >= MOST_WAITING:
+        if not self._inbox.put(bytes(frame.data), is_last=frame.fin):
             error = ApiError("Too many messages wait on this connection.", "concurrency_limit_exceeded")
             self.refuse(error, CloseCode.POLICY_VIOLATION)
-            return
-        self._waiting.append((message, self._hold))
-        self._hold = self._new_hold()
-        self._news.set()
-
-    def _new_hold(self) -> BodyHold:
-        hold = BodyHold(self._bodies)
-        hold.claim(self._tenant, 0)
-        return hold
+        elif frame.fin:
+            self._expect_nothing()
+            self._news.set()
 
     def _leave(self) -> None:
         """End the conversation. The connection ends when the client has closed it too, at the latest after LINGER_S."""
@@ -291,9 +251,7 @@ class WebSocket(asyncio.Protocol):
         self._is_over = True
         self._expect_nothing()
         self._deadline = self._loop.call_later(LINGER_S, self._transport.abort)
-        for _, hold in self._waiting:
-            hold.release()
-        self._waiting.clear()
+        self._inbox.forget_waiting()
         self._news.set()
         self._writable.set()
         self.disconnect.left()
@@ -328,24 +286,25 @@ class WebSocket(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+        self._stop_watching()
+        if not self._transport.is_closing():
+            self._flow.resume_reading()
+
+    def _stop_watching(self) -> None:
         if self._patience is not None:
             self._patience.end()
             self._patience = None
-        if not self._transport.is_closing():
-            self._flow.resume_reading()
 
     def is_answering(self) -> bool:
         return self._is_answering
 
     def give_way(self) -> None:
         """Leave the place to another connection."""
-        self._end(CloseCode.TRY_AGAIN_LATER)
+        self.close(CloseCode.TRY_AGAIN_LATER)
+        self._transport.close()
 
     def shutdown(self) -> None:
-        self._end(CloseCode.SERVICE_RESTART)
-
-    def _end(self, code: CloseCode) -> None:
-        self.close(code)
+        self.close(CloseCode.SERVICE_RESTART)
         self._transport.close()
 
 

@@ -14,7 +14,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from fairlane.gateway.api import response_socket
-from fairlane.gateway.websocket.connection import MOST_FRAMES, MOST_WAITING, WebSocket
+from fairlane.gateway.websocket.connection import WebSocket
+from fairlane.gateway.websocket.inbox import MOST_FRAMES, MOST_WAITING
 from fairlane.gateway.websocket.recent import MOST_RESPONSES, Recent, RecentResponses
 from tests.support.gateway.response_events import RESPONSES, prompt
 from tests.support.gateway.served import SAID, WAIT_S, Served, until

@@ -12,14 +12,8 @@ from fairlane.gateway.http.body_budget import BodyBudget
 from fairlane.gateway.http.exchange import Carried
 from fairlane.gateway.http.flow import Flow
 from fairlane.gateway.http.turns import Turns
-from fairlane.gateway.websocket.connection import (
-    FRAMES_PER_S,
-    MOST_AT_ONCE,
-    MOST_FRAMES,
-    PIECE_BYTES,
-    SocketBounds,
-    WebSocket,
-)
+from fairlane.gateway.websocket.connection import MOST_AT_ONCE, PIECE_BYTES, SocketBounds, WebSocket
+from fairlane.gateway.websocket.inbox import FRAMES_PER_S, MOST_FRAMES
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +122,7 @@ async def test_a_large_frame_takes_no_turns(opened: Opened) -> None:
 
 
 async def test_frames_are_allowed_by_age_too(opened: Opened) -> None:
-    opened.socket._began_s -= MOST_FRAMES / FRAMES_PER_S
+    opened.socket._inbox._began_s -= MOST_FRAMES / FRAMES_PER_S
     for _ in range(2 * MOST_FRAMES):
         opened.socket.data_received(PING)
     assert not opened.wire.has_ended
