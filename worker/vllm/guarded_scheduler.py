@@ -75,12 +75,18 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
 
     def _begins(self, request: Request) -> bool:
         """Feed a grammar the output of an earlier run, now the end of the prompt; a mismatch ends the request."""
-        begun = begun_of(request.sampling_params.extra_args)
-        if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
-            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-            self.grammar_compile_error_reqs.add(request.request_id)
-            return False
-        return True
+        try:
+            begun = begun_of(request.sampling_params.extra_args)
+            if not begun or self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
+                return True
+            fault: Exception = ValueError(f"the grammar does not accept the prompt's last {begun} tokens")
+        except Exception as error:  # noqa: BLE001 - a fault of one request must not end the engine
+            fault = error
+        # As if the grammar had not compiled: vLLM then ends the request with an error.
+        request.structured_output_request.grammar = fault
+        request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        is_ready: bool = super()._handle_blocked_waiting_request(request)
+        return is_ready
 
     def _guard(self, act: Callable[..., None], *given: object) -> None:
         if self._lanes is None:
