@@ -233,8 +233,11 @@ class LaneScheduler(GuardedScheduler):
         granted = self._allowance.take(tokens, computed)
         if granted or request.status == RequestStatus.RUNNING:
             return granted
-        # vLLM admits nothing past a waiting request without tokens: upper lanes' requests would wait behind this one.
-        return int(request.request_id in self._first_of_floors or self._holds_kv_blocks(request))
+        if request.request_id in self._first_of_floors or self._holds_kv_blocks(request):
+            return 1  # upper lanes' requests would wait behind this one
+        # Those behind it get no tokens either: vLLM 0.33 would look up the cached blocks of each.
+        self.waiting.is_held = True
+        return 0
 
     def _load(self) -> Load:
         decodes = context = first_decodes = first_tokens = 0
@@ -252,6 +255,7 @@ class LaneScheduler(GuardedScheduler):
         return Load(decodes, context, first_decodes, min(first_tokens, self.max_num_scheduled_tokens))
 
     def _note(self, output: SchedulerOutput) -> None:
+        self.waiting.is_held = False
         rows = prefilled = context = attention = 0
         served: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
         for name, tokens in output.num_scheduled_tokens.items():

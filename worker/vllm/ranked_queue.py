@@ -17,6 +17,8 @@ class RankedQueue(Generic[R]):
         self._rank = rank
         self._ticket = itertools.count()
         self._heap: list[tuple[tuple[Any, ...], int, R]] = []
+        # Makes it false, so that vLLM admits no more requests in this step.
+        self.is_held = False
 
     def rerank(self) -> None:
         self._heap = [(self._rank(request), ticket, request) for _, ticket, request in self._heap]
@@ -56,7 +58,7 @@ class RankedQueue(Generic[R]):
         heapq.heapify(self._heap)
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return bool(self._heap) and not self.is_held
 
     def __len__(self) -> int:
         return len(self._heap)

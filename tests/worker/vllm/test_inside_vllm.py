@@ -18,7 +18,7 @@ from fairlane.scheduler.protocol.engine_priority import encode
 from tests.support.vllm import PYTHON, SLOTS, SMALL_BLOCKS, START_LIMIT_S, Vllm, environ, needs_vllm
 
 ROOT = Path(__file__).parents[3]
-SCENARIOS = 21
+SCENARIOS = 22
 FLOOD, PEOPLE = 40, 6
 FLOOD_TOKENS, TOKENS = 300, 12
 VOCABULARY = 997

@@ -72,3 +72,12 @@ def test_removing_what_does_not_wait_is_refused() -> None:
 
     with pytest.raises(ValueError, match="not in the queue"):
         queue.remove_request(Waiting(0))
+
+
+def test_a_queue_that_is_held_counts_its_requests_and_is_false() -> None:
+    queue: RankedQueue[Waiting] = RankedQueue(lambda one: (one.urgency,))
+    queue.add_request(Waiting(0))
+    queue.is_held = True
+
+    assert not queue
+    assert len(queue) == len([*queue]) == 1
