@@ -103,7 +103,10 @@ class Http:
 
     def check_version(self, version: str, known: Sequence[str]) -> None:
         if not version.startswith(tuple(f"{one}." for one in known)):
-            raise EngineError(f"engine_url: {self._kind} {version} is not known here, but {' and '.join(known)}")
+            raise EngineError(
+                f"engine_url: {self._kind} {version} is not supported: run {self._kind} {' or '.join(known)}, or a "
+                "version of Fairlane that supports it"
+            )
 
     async def text(self, path: str) -> bytes:
         answer = await self._ask(path)

@@ -1,6 +1,6 @@
 """vLLM's server, by its token-in-token-out interface: `--enable-scale-out` with `--scheduling-policy priority`.
 
-Shapes: vllm/entrypoints/scale_out/token_in_token_out (0.32). A stop token is included in the tokens."""
+Shapes: vllm/entrypoints/scale_out/token_in_token_out (0.32, 0.33). A stop token is included in the tokens."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ from fairlane.worker.vllm.lane_policy import BEGUN, PACED
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
 # Supported versions.
-KNOWN = ("0.32",)
+KNOWN = ("0.32", "0.33")
 # vLLM takes bad words as text only, which a worker does not have.
 LACKS = ("bad_words",)
 _CLOSED = frozenset({403, 404})

@@ -15,10 +15,10 @@ vllm. Read `lane_scheduler.py` first. docs/engines.md explains its purpose and h
 import re
 from importlib import import_module
 
-# The scheduler's interface is not public, so each minor version is reviewed. To add one, review what
-# `guarded_scheduler.py` overrides and `lane_scheduler.py` calls in its `vllm/v1/core/sched/scheduler.py`, and run
-# `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`.
-SUPPORTED = ("0.32",)
+# The scheduler's interface is not public, so each minor version is reviewed. To add one, record its interface with
+# `python -m tests.worker.vllm.interface`, review what changed in `vllm/v1/core/sched/scheduler.py`, run
+# `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`, and add it to the table of docs/engines.md.
+SUPPORTED = ("0.32", "0.33")
 
 
 class UnsupportedVllm(RuntimeError):
