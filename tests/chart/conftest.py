@@ -41,6 +41,7 @@ def render(helm: Path) -> Render:
             done = subprocess.run([*command, "--values", "-"], input=given, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RefusedError(done.stderr)
+            assert not done.stderr, "helm has something to say"
             rendered[(*command, given)] = Chart(done.stdout)
         return rendered[(*command, given)]
 

@@ -93,6 +93,14 @@ def test_every_file_that_is_mounted_is_there() -> None:
         assert not source.startswith(".") or (FOLDER / source).exists(), source
 
 
+def test_grafana_shows_the_dashboards_of_the_chart() -> None:
+    """As files: a link would lead out of the mounted folder."""
+    (source,) = (each.split(":")[0] for each in SERVICES["grafana"]["volumes"] if "/dashboards:" in each)
+
+    assert not any(path.is_symlink() for path in (FOLDER / source).glob("*.json"))
+    assert {path.name for path in (FOLDER / source).glob("*.json")} >= {"overview.json", "tenants.json", "workers.json"}
+
+
 def test_the_rules_that_prometheus_loads_are_mounted() -> None:
     mounted = {volume.split(":")[1].rpartition("/")[2] for volume in SERVICES["prometheus"]["volumes"]}
 
