@@ -52,7 +52,7 @@ schemathesis: $(VENV)/.dev $(VENV)/.tools ## Made-up requests to every call, fro
 
 test-engines: $(VENV)/.dev $(VENV)/.engines ## The tests of the whole system before a real vLLM: 3 GB, half an hour
 	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python $(BIN)/pytest --numprocesses 0 --timeout 1800 \
-		tests/worker/vllm tests/worker/remote tests/system/vllm
+		tests/worker/vllm tests/worker/remote tests/system/vllm tests/chart/workloads/test_vllm.py
 	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 --timeout 1800 \
 		tests/system/sdk $(addprefix tests/system/test_,budget.py examples.py faults.py prefix.py serve.py trace.py)
 

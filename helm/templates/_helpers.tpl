@@ -40,6 +40,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- dig "root_path" "" .Values.config.gateway | default "" | trimSuffix "/" }}
 {{- end }}
 
+{{/* The path at which tenants reach the gateway. Takes (dict "root" $ "path" GIVEN). */}}
+{{- define "fairlane.path" -}}
+{{- .path | default (include "fairlane.rootPath" .root) | default "/" }}
+{{- end }}
+
 {{/* Where tenants' files stand, from the configuration or the gateway's own variables; empty: on each pod's own disk. */}}
 {{- define "fairlane.filesUrl" -}}
 {{- $url := dig "files" "url" "" .Values.config.gateway }}
@@ -82,6 +87,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .root.Values.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The hub's token, for whatever loads a model. Takes the root. */}}
+{{- define "fairlane.hubEnv" -}}
+{{- with .Values.hub.existingSecret }}
+- name: HF_TOKEN
+  valueFrom:
+    secretKeyRef: {name: {{ . }}, key: {{ $.Values.hub.secretKey }}}
 {{- end }}
 {{- end }}
 
@@ -129,63 +143,5 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "fairlane.linkTlsMount" -}}
 {{- if include "fairlane.linkTlsSecret" . }}
 - {name: link-tls, mountPath: /etc/fairlane-links, readOnly: true}
-{{- end }}
-{{- end }}
-
-{{/*
-A worker's probes, which ask its metrics: no traffic comes in. Ready means that its model is there, and holds a rollout
-until then. Takes (dict "port" NAME "startSeconds" N).
-*/}}
-{{- define "fairlane.workerProbes" -}}
-startupProbe:
-  httpGet: {path: /metrics, port: {{ .port }}}
-  periodSeconds: 5
-  timeoutSeconds: 5
-  failureThreshold: {{ div (add 4 .startSeconds) 5 }}
-livenessProbe:
-  httpGet: {path: /metrics, port: {{ .port }}}
-  periodSeconds: 10
-  timeoutSeconds: 10
-  failureThreshold: 6
-readinessProbe:
-  httpGet: {path: /metrics, port: {{ .port }}}
-  periodSeconds: 5
-  timeoutSeconds: 5
-{{- end }}
-
-{{/*
-Where the pods of a component may run. Takes (dict "values" VALUES), and "root" $ "component" NAME where there are several,
-which stand on as many nodes and in as many zones as they can unless the values say otherwise.
-*/}}
-{{- define "fairlane.placement" -}}
-{{- $part := . }}
-{{- with .values }}
-{{- with .nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .affinity }}
-affinity: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- if .topologySpreadConstraints }}
-topologySpreadConstraints: {{- toYaml .topologySpreadConstraints | nindent 2 }}
-{{- else if $part.component }}
-topologySpreadConstraints:
-  {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
-  - maxSkew: 1
-    topologyKey: {{ . }}
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels: {{- include "fairlane.selectorLabels" $part | nindent 8 }}
-  {{- end }}
-{{- end }}
-{{- with .priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with .runtimeClassName }}
-runtimeClassName: {{ . }}
-{{- end }}
 {{- end }}
 {{- end }}

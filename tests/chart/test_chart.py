@@ -1,17 +1,20 @@
 """The chart as a whole, in every mode of `helm/ci`."""
 
+import functools
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
+from kubernetes_validate import utils
 
 from tests.chart.conftest import Render
 from tests.support.chart import CHART, MODES, Chart, component_of
 
-KUBERNETES = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34", kubernetes_validate.latest_version())
-CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
+KUBERNETES = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35", kubernetes_validate.latest_version())
+CUSTOM = ("cert-manager.io/", "gateway.networking.k8s.io/", "keda.sh/", "monitoring.coreos.com/")
 """Objects of others' definitions, which `test_custom_objects.py` looks at."""
 
 
@@ -19,22 +22,44 @@ CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
 def test_lint_finds_nothing_to_say(helm: Path, mode: str) -> None:
     values = CHART / "ci" / f"{mode}-values.yaml"
 
-    command = [helm, "lint", CHART, "--strict", "--values", values]
+    command = [str(helm), "lint", str(CHART), "--strict", "--values", str(values)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stdout
     assert not re.findall(r"^.*\[(?:INFO|WARNING)\].*$|level=.*", done.stdout + done.stderr, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "version",
-    [KUBERNETES[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in KUBERNETES[1:-1]), KUBERNETES[-1]],
-)
+@pytest.fixture(scope="module")
+def schemas() -> Iterator[None]:
+    """Kubernetes' own schemas, read once: the package reads two files for each object."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("schema_contents", "all_versions"):
+            patch.setattr(utils, name, functools.cache(getattr(utils, name)))
+        yield
+
+
+def test_there_is_a_values_file_for_each_of_ten_ways_of_running_the_chart() -> None:
+    assert len(MODES) >= 10
+    assert {*KUBERNETES} <= {utils.major_minor(each) for each in utils.all_versions()} | {KUBERNETES[-1]}
+
+
+@pytest.mark.usefixtures("schemas")
+@pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_object_is_valid_in_the_kubernetes_that_the_chart_claims(render: Render, mode: str, version: str) -> None:
     for manifest in render(mode, kubernetes="1.29" if version == "1.29" else "1.34").manifests:
         if not manifest["apiVersion"].startswith(CUSTOM):
             kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_values_give_the_same_text(helm: Path, mode: str) -> None:
+    """Nothing is drawn or counted, so that a tool which compares renders sees only what was changed."""
+    command = [str(helm), "template", "fairlane", str(CHART), "--values", str(CHART / "ci" / f"{mode}-values.yaml")]
+
+    first, second = (subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2))
+
+    assert first == second
 
 
 def test_no_template_renders_two_objects() -> None:

@@ -1,5 +1,5 @@
-"""Objects of cert-manager, KEDA and Prometheus' operator, by the shape that their definitions ask for: closed, so that
-a misspelt field fails here and is not dropped by a cluster."""
+"""Objects of cert-manager, the Gateway API, KEDA and Prometheus' operator, by the shape that their definitions ask for:
+closed, so that a misspelt field fails here and is not dropped by a cluster."""
 
 from typing import Any
 
@@ -50,6 +50,20 @@ RELABELING = shape((), sourceLabels=several(TEXT), targetLabel=TEXT, replacement
 ENDPOINT = shape(("port",), port=TEXT, path=TEXT, interval=DURATION, relabelings=several(RELABELING))
 SELECTOR = shape((), matchLabels=TEXTS)
 SHAPES = {
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): shape(
+        ("parentRefs", "rules"),
+        parentRefs=several(shape(("name",), name=TEXT, namespace=TEXT, sectionName=TEXT, port=COUNT)),
+        hostnames=several(TEXT),
+        rules=several(
+            shape(
+                ("backendRefs",),
+                matches=several(shape(("path",), path=shape((), type={"enum": ["Exact", "PathPrefix"]}, value=TEXT))),
+                filters=several({"type": "object"}),
+                backendRefs=several(shape(("name", "port"), name=TEXT, port=COUNT)),
+                timeouts=shape((), request=DURATION, backendRequest=DURATION),
+            )
+        ),
+    ),
     ("cert-manager.io/v1", "Certificate"): shape(
         ("secretName", "issuerRef"),
         secretName=TEXT,

@@ -98,6 +98,7 @@ def test_a_packed_chart_carries_them_itself(helm: Path, tmp_path: Path) -> None:
         inside = {name: archive.extractfile(name) for name in archive.getnames()}
         carried = {name.split("/", 2)[2]: file.read() for name, file in inside.items() if "/files/" in name and file}
 
-    wanted = {f"rules/{name}": (DEPLOY / "prometheus" / name).read_bytes() for name in RULES}
+    wanted = {"engine/local_only.py": (CHART / "files/engine/local_only.py").read_bytes()}
+    wanted |= {f"rules/{name}": (DEPLOY / "prometheus" / name).read_bytes() for name in RULES}
     wanted |= {f"dashboards/{path.name}": path.read_bytes() for path in (DEPLOY / "grafana").glob("*.json")}
     assert carried == wanted

@@ -8,7 +8,7 @@ from tests.support.chart import Chart
 Peers = list[dict[str, Any]]
 
 
-def may_reach(chart: Chart, component: str) -> dict[str, Peers | None]:
+def may_reach(chart: Chart, component: str) -> dict[str | int, Peers | None]:
     """By port: the peers that a policy lets in; None: everyone."""
     return {
         port["port"]: rule.get("from")
@@ -103,8 +103,10 @@ def test_workers_reach_the_links_of_every_process_of_a_gateway(render: Render) -
     assert {*names} <= may_reach(chart, "gateway").keys()
 
 
-def test_of_an_engine_s_pod_only_the_lease_holders_metrics_are_reached(render: Render) -> None:
-    assert may_reach(render("sidecar", values=on()), "engine-qwen").keys() == {"metrics", "metrics-1"}
+def test_of_an_engine_s_pod_prometheus_alone_reaches_the_metrics(render: Render) -> None:
+    reach = may_reach(render("sidecar", values=on()), "engine-qwen")
+
+    assert reach == {port: [namespace("monitoring")] for port in (8000, "metrics", "metrics-1")}
 
 
 def test_the_release_s_own_store_is_reached_by_its_pods_alone(render: Render) -> None:

@@ -37,6 +37,7 @@ def test_the_notes_name_the_port_that_policies_of_others_must_allow(helm: Path) 
 
 def test_the_notes_name_the_ingress_where_there_is_one(helm: Path) -> None:
     assert "URL=https://llm.example.com" in _notes(helm, "production")
+    assert "URL=https://llm.example.com" in _notes(helm, "vllm")  # a route of the Gateway API
 
 
 def test_the_notes_say_what_is_served_and_by_what(helm: Path) -> None:

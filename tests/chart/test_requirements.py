@@ -10,6 +10,7 @@ from tests.support.chart import RefusedError
 HOLDER = {"leaseHolder": {"image": {"repository": "registry.example.com/fairlane-lease-holder"}}}
 FOLDER = {"files": {"url": "file:///var/lib/fairlane/files"}}
 ISSUED = {"enabled": True, "issuerRef": {"name": "links"}}
+POLITE = {"name": "polite", "path": "/weights/polite", "maxSequences": 8}
 NO_TARGETS = {"latency": None, "throughput": None}
 
 
@@ -121,8 +122,27 @@ NO_TARGETS = {"latency": None, "throughput": None}
         ),
         (
             {**HOLDER, "engines": {"a": {"model": "m", "leaseHolders": [{"maxSequences": 1}, {"maxSequences": 2}]}}},
-            "engines.a.leaseHolders name an engineModel twice",
+            "engines.a.leaseHolders and vllm.lora.adapters name a model twice",
         ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "vllm": {"lora": {"adapters": [POLITE, POLITE]}}}}},
+            "engines.a.leaseHolders and vllm.lora.adapters name a model twice",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "url": "http://v", "vllm": {"lora": {"adapters": [POLITE]}}}}},
+            "engines.a.vllm.lora.adapters are of vLLM in the pod: with a url, name each adapter in leaseHolders",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "vllm": {"kvOffloading": {"gib": 56}}}}},
+            "engines.a.vllm.resources.limits.memory must be more than vllm.sharedMemory and vllm.kvOffloading.gib",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m"}}, "config": {"worker": {"metrics_port": 8000}}},
+            "config.worker.metrics_port: the lease holders of engines.a listen on 1 ports from there on, one of which",
+        ),
+        ({"worker": {"podSpec": {"volumes": []}}}, "worker.podSpec.volumes belongs to the chart"),
+        ({"gateway": {"podSpec": {"affinity": {}}}}, "gateway.podSpec.affinity belongs to the chart"),
+        ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs is required where httpRoute.enabled is true"),
         (
             {**HOLDER, "engines": {"a": {"model": "m", "vllm": {"image": {"tag": "latest"}}}}},
             "engines.a.vllm.image.tag must not be latest",
@@ -165,6 +185,19 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"engineDefaults": {"vllm": {"tensorParallel": 0}}}, "engineDefaults/vllm/tensorParallel"),
         ({"engineDefaults": {"vllm": {"args": "--quantization fp8"}}}, "engineDefaults/vllm/args"),
         ({"engineDefaults": {"vllm": {"gpuResource": "gpu"}}}, "engineDefaults/vllm/gpuResource"),
+        ({"engineDefaults": {"vllm": {"lora": {"maxRank": 24}}}}, "engineDefaults/vllm/lora/maxRank"),
+        ({"engineDefaults": {"vllm": {"lora": {"adapters": [{"name": "a"}]}}}}, "engineDefaults/vllm/lora/adapters/0"),
+        ({"engineDefaults": {"vllm": {"kvOffloading": {"gib": -1}}}}, "engineDefaults/vllm/kvOffloading/gib"),
+        (
+            {"engineDefaults": {"vllm": {"kvOffloading": {"backend": "disk"}}}},
+            "engineDefaults/vllm/kvOffloading/backend",
+        ),
+        ({"httpRoute": {"timeout": "an hour"}}, "httpRoute/timeout"),
+        ({"httpRoute": {"parentRefs": [{"namespace": "gateways"}]}}, "httpRoute/parentRefs/0"),
+        ({"extraObjects": [1]}, "extraObjects/0"),
+        ({"gateway": {"sidecars": [{"image": "tools:1"}]}}, "gateway/sidecars/0"),
+        ({"worker": {"extraVolumes": {"a": {}}}}, "worker/extraVolumes"),
+        ({"hub": {"token": "hf_"}}, "hub"),
         ({"leaseHolder": {"replicas": 2}}, "leaseHolder"),
         ({"worker": {"gpu": {"count": "one"}}}, "worker/gpu/count"),
         ({"worker": {"gpu": {"count": -1}}}, "worker/gpu/count"),

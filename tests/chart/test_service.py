@@ -51,7 +51,11 @@ def test_metrics_have_a_service_of_their_own_by_which_every_pod_is_found(render:
 def test_each_lease_holder_of_a_pod_tells_its_metrics_at_a_port_of_its_own(render: Render) -> None:
     service = render("sidecar").named("Service", "fairlane-engine-qwen")
 
-    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == {"metrics": 9100, "metrics-1": 9101}
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == {
+        "engine": 8000,
+        "metrics": 9100,
+        "metrics-1": 9101,
+    }
 
 
 def test_no_two_planes_share_a_service_and_the_ingress_leads_to_tenants_alone(render: Render) -> None:

@@ -68,4 +68,4 @@ class Chart:
 
 def component_of(manifest: Manifest) -> str:
     """The component that an object belongs to."""
-    return str(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
+    return str(manifest["metadata"].get("labels", {}).get("app.kubernetes.io/component"))

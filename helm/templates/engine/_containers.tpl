@@ -4,17 +4,17 @@ engine-{{ . }}
 {{- end }}
 
 {{/*
-vLLM, in the pod for the lease holders alone: it listens where nobody else reaches it, since whoever does chooses the
-priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
+vLLM, in the pod for the lease holders alone: whoever calls it chooses the priority. So other pods reach its health and its
+metrics, and nothing else (files/engine/local_only.py). Takes (dict "root" $ "engine" VALUES).
 */}}
 {{- define "fairlane.vllm" -}}
+{{- $root := .root }}
 {{- $engine := .engine }}
 {{- $vllm := $engine.vllm }}
 {{- $sequences := 0 }}
 {{- range $engine.leaseHolders }}
 {{- $sequences = add $sequences .maxSequences }}
 {{- end }}
-{{- $asked := list "python3" "-c" "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=5)" }}
 - name: vllm
   restartPolicy: Always # a sidecar: it starts before the lease holders, and ends when their drain has
   image: {{ include "fairlane.image" (dict "root" .root "image" $vllm.image) }}
@@ -22,8 +22,10 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
   command: [vllm, serve]
   args:
     - {{ $engine.model | quote }}
-    - --host=127.0.0.1
+    - --host=0.0.0.0
     - --port=8000
+    - --middleware=local_only.LocalOnly
+    - --disable-access-log-for-endpoints=/health,/metrics
     - --enable-scale-out
     - --scheduling-policy=priority
     - --enable-prompt-tokens-details
@@ -35,6 +37,15 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
     {{- with $vllm.servedModelName }}
     - --served-model-name={{ . }}
     {{- end }}
+    {{- with include "fairlane.loraArgs" $vllm.lora | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- with $vllm.kvOffloading }}
+    {{- if .gib }}
+    - --kv-offloading-size={{ .gib }}
+    - --kv-offloading-backend={{ .backend }}
+    {{- end }}
+    {{- end }}
     {{- with $vllm.args }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -45,23 +56,31 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
       value: fairlane
     - name: HF_HOME
       value: /weights/huggingface
+    - name: PYTHONPATH
+      value: /etc/fairlane-engine
     - name: VLLM_NO_USAGE_STATS
       value: "1"
+    {{- with include "fairlane.hubEnv" $root }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- with $engine.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+  ports:
+    - name: engine
+      containerPort: 8000
   startupProbe:
-    exec: {command: {{ toJson $asked }}}
+    httpGet: {path: /health, port: engine}
     periodSeconds: 5
-    timeoutSeconds: 10
+    timeoutSeconds: 5
     failureThreshold: {{ div (add 4 $engine.startSeconds) 5 }}
   livenessProbe:
-    exec: {command: {{ toJson $asked }}}
+    httpGet: {path: /health, port: engine}
     periodSeconds: 20
     timeoutSeconds: 15
     failureThreshold: 6
   readinessProbe:
-    exec: {command: {{ toJson $asked }}}
+    httpGet: {path: /health, port: engine}
     periodSeconds: 10
     timeoutSeconds: 10
   resources:
@@ -72,14 +91,33 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
     {{- toYaml (mergeOverwrite (deepCopy $vllm.resources) (dict "limits" $gpus)) | nindent 4 }}
   securityContext: {{- toYaml (mergeOverwrite (deepCopy .root.Values.securityContext) $vllm.securityContext) | nindent 4 }}
   volumeMounts:
+    - {name: guard, mountPath: /etc/fairlane-engine, readOnly: true}
     - {name: weights, mountPath: /weights}
     - {name: engine, mountPath: /var/lib/engine}
     - {name: shm, mountPath: /dev/shm}
     - {name: tmp, mountPath: /tmp}
+    {{- with $engine.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end }}
+
+{{/* vLLM's arguments for its adapters. Takes vllm.lora. */}}
+{{- define "fairlane.loraArgs" -}}
+{{- with .adapters }}
+- --enable-lora
+- --max-lora-rank={{ int $.maxRank }}
+- --max-loras={{ default (len .) $.maxLoras | int }}
+- --max-cpu-loras={{ max (len .) $.maxLoras }}
+- --lora-modules
+{{- range . }}
+- {{ dict "name" .name "path" .path | toJson | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* A lease holder, a worker without torch. Takes (dict "root" $ "engine" VALUES "number" N), N of its leaseHolders. */}}
 {{- define "fairlane.leaseHolder" -}}
+{{- $root := .root }}
 {{- $engine := .engine }}
 {{- $holder := index $engine.leaseHolders .number }}
 {{- $port := ternary (printf "metrics-%d" .number) "metrics" (gt .number 0) }}
@@ -114,6 +152,9 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
       value: {{ int $engine.maxStepTokens | quote }}
     - name: FAIRLANE_WORKER__METRICS_PORT
       value: {{ add .root.Values.config.worker.metrics_port .number | quote }}
+    {{- with include "fairlane.hubEnv" $root }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- with $engine.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -135,5 +176,8 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
     {{- end }}
     {{- with include "fairlane.linkTlsMount" .root }}
     {{- . | nindent 4 }}
+    {{- end }}
+    {{- with $engine.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end }}

@@ -1,6 +1,5 @@
 """`templates/engine`: vLLM in a pod with its lease holders, and lease holders of engines that run elsewhere."""
 
-import subprocess
 from typing import Any, get_args
 
 import pytest
@@ -9,8 +8,7 @@ from fairlane.scheduler.protocol.settings import load
 from fairlane.worker.config import EngineKind, WorkerSettings
 from fairlane.worker.remote.vllm import KNOWN
 from tests.chart.conftest import Render
-from tests.support.chart import Chart, component_of
-from tests.support.vllm import PYTHON, needs_vllm
+from tests.support.chart import Chart
 
 SIDECAR, LARGE = "engine-qwen", "engine-large-a"
 
@@ -82,18 +80,6 @@ def test_an_engine_may_have_gpus_of_another_name_or_none(render: Render) -> None
 
     assert other["resources"]["limits"]["amd.com/gpu"] == 1
     assert none["resources"]["limits"].keys() == {"memory"}
-
-
-def test_nobody_but_the_lease_holder_reaches_vllm(render: Render) -> None:
-    chart = render("sidecar")
-    vllm = chart.container(SIDECAR, "vllm")
-
-    assert "--host=127.0.0.1" in vllm["args"]
-    assert "ports" not in vllm
-    (service,) = (each for each in chart.all("Service") if component_of(each) == SIDECAR)
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == {"metrics", "metrics-1"}
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert "http://127.0.0.1:8000/health" in vllm[probe]["exec"]["command"][-1]
 
 
 def test_loading_the_weights_may_take_as_long_as_stated(render: Render) -> None:
@@ -230,19 +216,3 @@ def test_the_schema_knows_every_kind_of_engine(render: Render) -> None:
     for kind in {*get_args(EngineKind)} - {"own"}:
         chart = render(values=one(kind=kind, url="http://engine:8000"))
         assert read(chart, "engine-one").worker.engine == kind
-
-
-@needs_vllm
-@pytest.mark.parametrize(("mode", "component"), [("sidecar", SIDECAR), ("external-engine", "engine-small")])
-def test_vllm_takes_the_arguments_that_the_chart_gives_it(render: Render, mode: str, component: str) -> None:
-    container = render(mode).container(component, "vllm")
-    program = (
-        "import sys; from vllm.entrypoints.launchers.cli_args import make_arg_parser;"
-        "from vllm.utils.argparse_utils import FlexibleArgumentParser as Parser;"
-        "print(sorted(vars(make_arg_parser(Parser()).parse_args(sys.argv[1:])).items(), key=str))"
-    )
-
-    done = subprocess.run([PYTHON, "-c", program, *container["args"]], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "('enable_scale_out', True)" in done.stdout
