@@ -238,6 +238,7 @@ def _operators(resources: Resources) -> list[BaseRoute]:
         prices=resources.accounts.prices,
         known_prices=resources.accounts.known_prices,
         currency=resources.settings.currency,
+        links=resources.settings.gateway.links,
         erasure=resources.control.erasure,
         changed=resources.accounts.authenticator.forget,
     )

@@ -40,6 +40,8 @@ from fairlane.store import urls
 
 # Shared settings that have a command-line flag.
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
+# A page that browsers open; https or http.
+LinkUrl = Annotated[str, msgspec.Meta(max_length=1_000, pattern=r"^(https?://\S+)?$")]
 LEAST_RECORDED_BYTES = 64 * 2**10
 # Internal: identifies one of several processes, as JSON.
 MEMBER_FLAG = "--member"
@@ -191,6 +193,10 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     usage_months: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 60
     # Share of requests without a caller's trace that are traced, if traces are exported.
     trace_sample: Share = 1.0
+    # A trace in a tracing tool, for links of the console; `{trace_id}` stands for its id. Empty: no links.
+    trace_url: LinkUrl = ""
+    # A Grafana dashboard, for links of the console. Empty: no links.
+    grafana_url: LinkUrl = ""
     # Finished requests that can be looked up, of all gateways together; 0 disables records of running requests too.
     request_records: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10_000
     # Tenants with a metric label of their own; all others share `other`. 0: metrics have no tenant label.
@@ -213,6 +219,12 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     link_host: str = "127.0.0.1"
     # Port for that; further processes use the ports after it. 0: any free one.
     link_port: Port = 0
+
+    @property
+    def links(self) -> dict[str, str]:
+        """The console's links to other tools, by name."""
+        known = {"trace": self.trace_url, "grafana": self.grafana_url}
+        return {name: url for name, url in known.items() if url}
 
 
 class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

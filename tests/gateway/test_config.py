@@ -29,6 +29,15 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert settings.http_limits.max_header_bytes == 32 * 1024
 
 
+def test_links_of_the_console_are_those_that_are_set() -> None:
+    url = "https://traces.example/t/{trace_id}"
+    settings = read(line(), STORE | {"FAIRLANE_GATEWAY__TRACE_URL": url})
+    assert settings.gateway.links == {"trace": url}
+
+    with pytest.raises(SettingsError, match="grafana_url"):
+        read(line(), STORE | {"FAIRLANE_GATEWAY__GRAFANA_URL": "javascript:alert(1)"})
+
+
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "fairlane.yaml"
     file.write_text("port: 1\nhost: 10.0.0.1\ngateway: {max_body_bytes: 1MiB, grace_s: 7}\nworker: {anything: 1}\n")

@@ -99,6 +99,8 @@ class AdminParts:
     prices: PriceStore
     known_prices: KnownPrices
     currency: str
+    # Other tools that the console links to: `grafana`, and `trace` with the place of a trace's id as `{trace_id}`.
+    links: Mapping[str, str] = field(default_factory=dict)
     erasure: Erasure
     # Call it before answering a call that may have changed a tenant or key.
     changed: Callable[[], None]

@@ -56,7 +56,9 @@ def session_route(parts: AdminParts) -> Route:
             check_origin(scope)
             if request.method in ("GET", "HEAD"):
                 operator = None if session is None else await _signed_in(sessions, session)
-                told = {"operator": operator, "oidc": provider_of(parts, root_path_of(scope))}
+                told: dict[str, object] = {"operator": operator, "oidc": provider_of(parts, root_path_of(scope))}
+                if operator is not None:
+                    told["installation"] = {"currency": parts.currency, "links": parts.links}
                 return Response(msgspec.json.encode(told), 200, NOT_CACHED, JSON)
             begun = None
             if request.method == "POST":

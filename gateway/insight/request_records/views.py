@@ -34,6 +34,7 @@ class RequestFields(TypedDict):
     prompt_tokens: Annotated[int, about("Tokens of all its prompts")]
     cached_tokens: Annotated[int, about("Prompt tokens that were in a cache; 0 until it is settled")]
     output_tokens: Annotated[int, about("Tokens received so far")]
+    tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
     worker: Annotated[str | None, about("The worker that ended it; null: none yet")]
     trace_id: Annotated[str | None, about("Id of its trace; null: not traced")]
 
@@ -48,6 +49,7 @@ class RequestView(RequestFields, OfClass):
     """One request in a list."""
 
     preemptions: Annotated[int, about("Number of preemptions")]
+    cost: Annotated[int | None, about("Nano-units of the currency; null: not settled, or by another gateway")]
 
 
 class RequestEvent(TypedDict):
@@ -130,7 +132,6 @@ class RequestDetail(RequestFields, OfClass):
     ttft_deadline_ms: Annotated[float | None, about("Stated deadline of the first token; null: none")]
     ttft_target_ms: Annotated[float | None, about("Its stated TTFT deadline, or the lane's target; null: refused")]
     expected_ttft_ms: Annotated[float | None, about("Admission's prediction; null: no worker knew its costs")]
-    tokens_per_s: Annotated[float | None, about("Rate from its first token to its last; null before the second")]
     choices: Annotated[int, about("Choices of all its prompts")]
     ignored: Annotated[list[str], about("Fields of its body that had no effect, as `x-fairlane-ignored` names them")]
     time: Annotated[RequestTime, about("Parts of its time so far, on one clock")]
@@ -151,7 +152,7 @@ class RequestDetail(RequestFields, OfClass):
 
 def request_view(record: RequestRecord) -> RequestView:
     """Return a record as shown in a list."""
-    return view_of(RequestView, record, **_computed(record), preemptions=record.preempted)
+    return view_of(RequestView, record, **_computed(record), preemptions=record.preempted, cost=record.spend)
 
 
 def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
@@ -163,7 +164,6 @@ def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
         **_computed(record),
         message=record.message or None,
         limit=record.limit or None,
-        tokens_per_s=_tokens_per_s(record),
         time=time_fields(record.time),
         stalled_ms=round(record.stalled_ms, 1),
         paused_ms=round(record.paused_ms, 1),
@@ -195,6 +195,7 @@ def _computed(record: RequestRecord) -> dict[str, Any]:
     return {
         "class": classes[record.guaranteed],
         "arrived_at": round(record.arrived_s, 3),
+        "tokens_per_s": _tokens_per_s(record),
         "cached_tokens": record.charges[1] if record.charges is not None else 0,
         "worker": record.workers[-1] if record.workers else None,
         "trace_id": record.trace_id or None,

@@ -12,6 +12,12 @@ from fairlane.gateway.control.console.routes import FILES, FOLDER
 from tests.support.system import browser
 
 ADDRESS = "http://console.test"
+LINKS = {"trace": "https://traces.test/{trace_id}", "grafana": "https://grafana.test/"}
+SIGNED_IN = {
+    "operator": {"name": "admin", "role": "owner"},
+    "oidc": None,
+    "installation": {"currency": "EUR", "links": LINKS},
+}
 FRAME = """async () => {
   const add = (parent, tag, fields) => parent.append(Object.assign(document.createElement(tag), fields));
   const sheets = ["style", "parts", "views"].map((name) => new Promise((onload) => {
@@ -32,6 +38,8 @@ class ScriptPage:
         """A document, or a status and a document."""
         self.reads: list[str] = []
         """Path and query of each GET of the admin API."""
+        self.bodies: list[Any] = []
+        """The document of each call that is not a GET."""
         self.changes: list[tuple[str, str]] = []
         """Method and path of each call that is not a GET."""
         page.set_default_timeout(10_000)
@@ -44,6 +52,7 @@ class ScriptPage:
             self.reads.append(route.request.url.removeprefix(ADDRESS))
         if route.request.method != "GET":
             self.changes.append((route.request.method, path))
+            self.bodies.append(route.request.post_data_json)
         if path in self.answers:
             answer = self.answers[path]
             status, document = answer if isinstance(answer, tuple) else (200, answer)
@@ -55,20 +64,21 @@ class ScriptPage:
     def empty(self) -> None:
         """Start again with an empty page, in which nobody is signed in."""
         self.changes.clear()
+        self.bodies.clear()
         self.reads.clear()
         self.page.goto("about:blank")
         self.page.goto(f"{ADDRESS}/empty")
 
     def open(self, place: str = "") -> None:
         """The whole console at a view, signed in as an owner; the gateway has nothing but `answers`."""
-        self.answers["/console/session"] = {"operator": {"name": "admin", "role": "owner"}, "oidc": None}
+        self.answers["/console/session"] = SIGNED_IN
         self.empty()
         self.page.goto(f"{ADDRESS}/#/{place}")
         self.page.locator("#side a").first.wait_for()
 
     def show(self, script: str, argument: object = None) -> None:
         """Run a script on a page that has the console's style and frame, signed in as an owner."""
-        self.answers["/console/session"] = {"operator": {"name": "admin", "role": "owner"}, "oidc": None}
+        self.answers["/console/session"] = SIGNED_IN
         self.empty()
         self.page.evaluate(FRAME)
         self.page.evaluate(script, argument)

@@ -188,3 +188,13 @@ async def test_an_operator_signs_in_so_often_a_minute_and_each_time_is_in_the_au
     entries = [entry for entry in await bench.audit() if entry["action"] == "session.create"]
     assert [entry["actor"] for entry in entries] == [f"token:{made['id']}:ada"] * SIGN_INS_A_MINUTE + ["admin"]
     assert entries[0]["changes"] == {"before": None, "after": {"role": "viewer", "kind": "token"}}
+
+
+async def test_the_currency_and_links_are_shown_only_to_who_is_signed_in(bench: AdminBench) -> None:
+    session = await signed_in(bench)
+
+    told = (await bench.http.get("/console/session", headers=session)).json()
+    without = (await bench.http.get("/console/session")).json()
+
+    assert told["installation"] == {"currency": "EUR", "links": {}}
+    assert without == {"operator": None, "oidc": None}

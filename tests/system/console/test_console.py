@@ -221,7 +221,7 @@ def test_a_preemption_is_seen_on_the_map_and_explained(served: Server, owner: Co
             is_seen |= page.get_by_role("row", name=re.compile("patient.*(waiting|swapped)")).count() > 0
             preempted = displaced(served, "patient", "urgent")
         owner.go("requests?tenant=patient")
-        page.get_by_role("row", name=re.compile("[0-9] \u00d7")).first.wait_for()
+        page.get_by_role("row", name=re.compile("preempted [0-9]")).first.wait_for()
         owner.go(f"requests/{preempted}")
         page.locator("section.why", has_text="preempted").wait_for()
         page.get_by_role("row", name=re.compile("latency urgent")).first.wait_for()

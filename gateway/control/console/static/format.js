@@ -4,7 +4,8 @@ const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const precise = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
-const NOTHING = "–";
+/** Stands for a value that is not known. */
+export const NOTHING = "–";
 
 export const count = (value) => (value == null ? NOTHING : whole.format(value));
 /** Whole numbers below a million, compact above. */
@@ -48,6 +49,15 @@ export function moment(seconds) {
   shown.dateTime = at.toISOString();
   shown.title = at.toISOString();
   shown.textContent = isToday(at) ? clock.format(at) : `${day.format(at)}, ${clock.format(at).slice(0, 5)}`;
+  return shown;
+}
+
+const stamp = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** A Unix time with its date, and to the second. */
+export function dated(seconds) {
+  const shown = moment(seconds);
+  if (seconds != null) shown.textContent = stamp.format(new Date(seconds * 1000));
   return shown;
 }
 

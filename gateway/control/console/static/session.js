@@ -1,11 +1,13 @@
 // The signed-in operator and the rights of the role.
 
 import { ApiError, SignedOut, getIfThere, session } from "./api.js";
+import { setCurrency } from "./parts/money.js";
 
 const RANKS = { viewer: 0, operator: 1, owner: 2 };
 const OWNER = { name: "admin", role: "owner" };
 let who = null;
 let provider = null;
+let links = {};
 
 /** Whether the operator has at least this role. Buttons that need more are not shown. */
 const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
@@ -16,11 +18,17 @@ export const signedIn = () => who;
 /** The identity provider, `{name, url}`; null if none is configured. */
 export const singleSignOn = () => provider;
 
+/** Links to other tools, `{grafana?, trace?}`, where they are configured. */
+export const tools = () => links;
+export const traceUrl = (id) => links.trace?.replaceAll("{trace_id}", encodeURIComponent(id));
+
 /** Loads the operator. Throws SignedOut without a session. A gateway without named operators has one, the owner. */
 export async function recognise() {
   const told = await asked();
   provider = told.oidc ?? null;
   who = told.operator;
+  links = told.installation?.links ?? {};
+  setCurrency(told.installation?.currency ?? "");
   if (who === null) throw new SignedOut(401, { message: "You are not signed in." });
   return who;
 }

@@ -17,7 +17,6 @@ const NEAR = 0.5;
 
 export function budgetPanel(signal) {
   const spend = new Map();
-  let currency = "";
   let latest = [];
   const payers = table({
     caption: "Tenants now, and their spend of this month",
@@ -29,7 +28,7 @@ export function budgetPanel(signal) {
       { name: "Queued", class: "number", cell: (each) => count(each.queued) },
       { name: "Tokens/s", class: "number", cell: (each) => rate(each.tokens_per_s) },
       { name: "KV blocks", class: "number", cell: (each) => count(each.kv_blocks) },
-      { name: "Spend this month", class: "number", cell: (each) => (each.cost == null ? "–" : money(each.cost, currency)) },
+      { name: "Spend this month", class: "number", cell: (each) => (each.cost == null ? "–" : money(each.cost)) },
     ],
   });
   const limits = table({
@@ -54,7 +53,6 @@ export function budgetPanel(signal) {
   }
   every(SPEND_EVERY_MS, signal, async () => {
     const found = await getIfThere("/chargeback", { month: new Date().toISOString().slice(0, 7) }, signal);
-    currency = found?.currency ?? "";
     spend.clear();
     for (const line of found?.tenants ?? []) if (line.cost) spend.set(line.tenant, line.cost);
     draw();

@@ -2,6 +2,7 @@
 
 import { ApiError } from "../api.js";
 import { fill, freshId, h } from "../dom.js";
+import { fromNanos, toNanos } from "./money.js";
 
 /** Opens a dialog and resolves when it is closed. `body(close)` creates its content. */
 export function openDialog(title, body) {
@@ -35,8 +36,9 @@ export function confirm(title, text, action, kind = "danger") {
 }
 
 /**
- * A form field: `{name, label, type?, hint?, value?, options?, required?}`. Types: text, number, password, select, checkbox,
- * checkboxes, textarea, datetime-local. Returns `{element, name, read(), fail(text)}`.
+ * A form field: `{name, label, type?, hint?, value?, options?, required?}`. Types: text, number, money (billionths, shown
+ * in the currency), password, select, checkbox, checkboxes, textarea, datetime-local. Returns `{element, name, read(),
+ * fail(text)}`.
  */
 export function field({ name, label, type = "text", hint = null, value = null, options = [], required = false, ...rest }) {
   const id = freshId("field");
@@ -80,14 +82,16 @@ function makeControl({ id, type, value, options, required, told, label, rest }) 
     return h("fieldset", { id, "aria-describedby": told }, h("legend", {}, label), ...options.map(([key, text]) =>
       h("label", { class: "check" }, h("input", { type: "checkbox", value: key, checked: (value ?? []).includes(key) }), text)));
   }
-  const made = h("input", { type: type === "number" ? "text" : type, inputmode: type === "number" ? "decimal" : null, autocomplete: "off", spellcheck: "false", ...shared });
-  made.value = value ?? "";
+  const isNumber = ["number", "money"].includes(type);
+  const made = h("input", { type: isNumber ? "text" : type, inputmode: isNumber ? "decimal" : null, autocomplete: "off", spellcheck: "false", ...shared });
+  made.value = (type === "money" ? fromNanos(value) : value) ?? "";
   return made;
 }
 
 const readText = (control) => (control.value.trim() === "" ? null : control.value.trim());
 const READERS = {
   number: (control) => asNumber(readText(control)),
+  money: (control) => toNanos(asNumber(readText(control))),
   checkbox: (control) => control.checked,
   checkboxes: (control) => [...control.querySelectorAll("input:checked")].map((box) => box.value),
   "datetime-local": (control) => (control.value ? new Date(control.value).getTime() / 1000 : null),

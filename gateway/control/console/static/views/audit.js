@@ -3,6 +3,7 @@
 import { get } from "../api.js";
 import { h, named } from "../dom.js";
 import { moment } from "../format.js";
+import { isMoney, money } from "../parts/money.js";
 import { button, loading, pageHead } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
@@ -56,6 +57,7 @@ function lines(name, before, after) {
     const inner = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})])];
     return inner.flatMap((each) => lines(`${name}.${each}`, before?.[each], after?.[each]));
   }
-  const text = (value) => (value === undefined || value === null ? "none" : typeof value === "string" ? value : JSON.stringify(value));
+  const told = (value) => (typeof value === "number" && isMoney(name.split(".").at(-1)) ? money(value) : JSON.stringify(value));
+  const text = (value) => (value === undefined || value === null ? "none" : typeof value === "string" ? value : told(value));
   return [h("li", {}, h("code", {}, name), ": ", before === undefined ? null : [h("del", {}, named(text(before))), " → "], named(text(after)))];
 }

@@ -25,7 +25,7 @@ export async function moneyView(root, { fields, signal }) {
 
 /** The price list; `save(rows)` replaces it. Prices are shown per million tokens. */
 function priceList({ prices, currency }, save) {
-  const perMillion = (nanos) => money(nanos * MILLION, currency);
+  const perMillion = (nanos) => money(nanos * MILLION);
   const others = (row) => prices.filter((each) => each !== row);
   const shown = table({
     caption: "Prices",
@@ -93,7 +93,7 @@ async function month(chosen, signal) {
       { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
       { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
       { name: "Steps' time", class: "number", cell: (line) => duration(1000 * (line.gpu_seconds ?? 0)) },
-      { name: `Spend, ${found.currency}`, class: "number", cell: (line) => money(line.cost) },
+      { name: "Spend", class: "number", cell: (line) => money(line.cost) },
     ],
   });
   shown.update(found.tenants.length ? [...found.tenants, found.total] : []);

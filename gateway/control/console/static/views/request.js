@@ -8,6 +8,7 @@ import { money } from "../parts/money.js";
 import { card, facts, laneTag, link, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 import { waterfall } from "../parts/waterfall.js";
+import { traceUrl } from "../session.js";
 
 const EVERY_MS = 1500;
 
@@ -61,10 +62,11 @@ function factsOf(found) {
     ["Choices", found.choices > 1 ? count(found.choices) : undefined],
     ["Steps", steps ? `${count(steps.prefill_steps)} of prefill (${count(steps.prefill_tokens)} tokens), ${count(steps.decode_steps)} of decode` : undefined],
     ["Worker", found.workers?.length ? found.workers.map((each) => h("div", {}, named(each, "id"))) : undefined],
-    ["Trace", found.trace_id ? named(found.trace_id, "id") : undefined],
+    ["Trace", found.trace_id ? traced(found.trace_id) : undefined],
   ];
 }
 
+const traced = (id) => (traceUrl(id) ? h("a", { href: traceUrl(id), target: "_blank", rel: "noreferrer" }, named(id, "id")) : named(id, "id"));
 const withTarget = (value, target) => (target == null ? duration(value) : `${duration(value)} (target ${duration(target)})`);
 
 function charges(found) {
@@ -73,7 +75,7 @@ function charges(found) {
     ["Prompt", `${count(found.prompt_tokens)} tokens`],
     ["Of it cached", `${count(found.cached_tokens)} tokens`],
     ["Output", `${count(found.output_tokens)} tokens`],
-    ["Cost", cost ? money(cost) : undefined],
+    ["Cost", cost == null ? undefined : money(cost)],
     ["Its share of steps", steps ? duration(1000 * steps) : undefined],
     ["KV held", held ? `${amount(Math.round(held))} blocks × seconds` : undefined],
   ]);

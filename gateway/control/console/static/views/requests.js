@@ -2,10 +2,11 @@
 
 import { getIfThere } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { count, duration, moment } from "../format.js";
+import { count, dated, duration, rate } from "../format.js";
 import { every } from "../live.js";
 import { field } from "../parts/dialog.js";
-import { button, laneTag, loading, missing, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
+import { money } from "../parts/money.js";
+import { button, laneTag, link, loading, missing, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
 const PAGE = 50;
@@ -68,19 +69,25 @@ const requestTable = () => table({
   key: (each) => each.id,
   empty: "No request matches these filters. Records are kept of running and recent requests.",
   columns: [
-    { name: "Request", cell: (each) => requestLink(each.id, shortId(each.request_id ?? each.id)) },
-    { name: "Arrived", cell: (each) => moment(each.arrived_at) },
-    { name: "Tenant", cell: (each) => tenantLink(each.tenant) },
-    { name: "Lane", cell: (each) => laneTag(each.lane) },
-    { name: "State", cell: (each) => [stateBadge(each.outcome ?? each.state), each.code ? h("div", { class: "id muted" }, each.code) : null] },
+    { name: "Request", class: "id", cell: (each) => requestLink(each.id, short(each.request_id ?? each.id, 14)) },
+    { name: "Arrived", class: "when", cell: (each) => dated(each.arrived_at) },
+    { name: "Tenant and key", cell: (each) => [tenantLink(each.tenant), each.key && h("div", {}, link(`#/tenants/${encodeURIComponent(each.tenant)}?tab=keys`, named(short(each.key, 10), "id muted")))] },
+    { name: "Model and lane", cell: (each) => [each.model ? named(each.model) : "–", h("div", {}, laneTag(each.lane))] },
+    { name: "State and worker", cell: state },
     { name: "Queue", class: "number", cell: (each) => duration(each.queue_ms) },
     { name: "First token", class: "number", cell: (each) => duration(each.ttft_ms) },
+    { name: "Tokens/s", class: "number", cell: (each) => rate(each.tokens_per_s) },
     { name: "In all", class: "number", cell: (each) => duration(each.total_ms) },
-    { name: "Prompt", class: "number", cell: (each) => count(each.prompt_tokens) },
-    { name: "Output", class: "number", cell: (each) => count(each.output_tokens) },
-    { name: "Preempted", class: "number", cell: (each) => (each.preemptions ? h("strong", { class: "warn-text" }, `${count(each.preemptions)} ×`) : "–") },
-    { name: "Worker", class: "id", cell: (each) => (each.worker ? named(each.worker, "id") : "–") },
+    { name: "Tokens", class: "number", cell: (each) => h("span", { title: "prompt → output" }, `${count(each.prompt_tokens)} → ${count(each.output_tokens)}`) },
+    { name: "Cost", class: "number", cell: (each) => money(each.cost) },
   ],
 });
 
-const shortId = (id) => (id.length > 20 ? `${id.slice(0, 18)}…` : id);
+const state = ({ outcome, state: now, code, preemptions, worker }) => [
+  stateBadge(outcome ?? now),
+  code && h("div", { class: "id muted" }, code),
+  preemptions > 0 && h("div", { class: "warn-text" }, `preempted ${count(preemptions)} ×`),
+  worker && h("div", { class: "id muted", title: worker }, short(worker, 16)),
+];
+
+const short = (id, most) => (id.length > most ? `${id.slice(0, most - 1)}…` : id);

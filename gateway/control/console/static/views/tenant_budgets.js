@@ -98,7 +98,7 @@ function byDay(lines, from, days) {
   });
 }
 
-function usageTable({ data, total, currency }) {
+function usageTable({ data, total }) {
   const columns = [
     { name: "Lane", cell: (line) => (line.lane ? laneTag(line.lane) : h("strong", {}, "All")) },
     { name: "Model", cell: (line) => (line.model ? named(line.model) : "") },
@@ -107,7 +107,7 @@ function usageTable({ data, total, currency }) {
     { name: "Prompt tokens", class: "number", cell: (line) => amount(line.prompt_tokens) },
     { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
     { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
-    ...(!total.cost ? [] : [{ name: `Spend${currency ? `, ${currency}` : ""}`, class: "number", cell: (line) => money(line.cost) }]),
+    ...(!total.cost ? [] : [{ name: "Spend", class: "number", cell: (line) => money(line.cost) }]),
     ...(!total.gpu_seconds ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
   ];
   const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in this period." });

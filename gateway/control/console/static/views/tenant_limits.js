@@ -8,7 +8,7 @@ import { ofLimits } from "../parts/consequences.js";
 import { field, form } from "../parts/dialog.js";
 import { card, isCounted, limitMeter } from "../parts/pieces.js";
 import { mayChange } from "../session.js";
-import { LIMITS } from "../parts/limits.js";
+import { LIMITS, limitField } from "../parts/limits.js";
 import { narrower } from "./tenant_narrower.js";
 
 const EVERY_MS = 3000;
@@ -39,8 +39,8 @@ export async function limits(place, state) {
 }
 
 function row(name, value, isShadow, standing) {
-  const { label = words(name), unit = "" } = LIMITS.get(name) ?? {};
-  const figure = field({ name: `limits.${name}`, label, type: "number", value, hint: unit || null });
+  const { label = words(name) } = LIMITS.get(name) ?? {};
+  const figure = limitField(name, value);
   const shadow = field({ name: `shadow.${name}`, label: "Only count", type: "checkbox", value: isShadow });
   shadow.control.setAttribute("aria-label", `Only count ${label}`);
   const meterPlace = h("div", { class: "standing" });

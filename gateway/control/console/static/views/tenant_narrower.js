@@ -5,7 +5,7 @@ import { h, named, toast } from "../dom.js";
 import { amount, words } from "../format.js";
 import { ofLimits } from "../parts/consequences.js";
 import { field, formDialog } from "../parts/dialog.js";
-import { LIMITS } from "../parts/limits.js";
+import { LIMITS, limitField } from "../parts/limits.js";
 import { isMoney, money } from "../parts/money.js";
 import { button, card, laneTag } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
@@ -59,7 +59,7 @@ export function narrower(state) {
     fields: [
       field({ name: "model", label: "Model", value: by?.model, hint: "Empty: any." }),
       field({ name: "lane", label: "Lane", type: "select", value: by?.lane ?? "", options: [["", "any"], ...LANES] }),
-      ...[...LIMITS].filter(([name]) => !WHOLE.includes(name)).map(([name, { label, unit }]) => field({ name: `limits.${name}`, label, type: "number", value: by?.limits[name], hint: unit })),
+      ...[...LIMITS].filter(([name]) => !WHOLE.includes(name)).map(([name]) => limitField(name, by?.limits[name])),
     ],
     consequence: (values) => ofLimits(`requests of ${state.id} for ${told(values)}`, by?.limits ?? {}, limitsOf(values)),
     async send(values) {
