@@ -10,7 +10,7 @@ PROCESSES := 3
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu dist-vllm clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -69,6 +69,9 @@ bench-quotas: $(VENV)/.dev ## Budgets under contention
 
 bench-gpu: $(VENV)/.dev ## The engine on a GPU
 	$(BIN)/python -m benchmarks.gpu
+
+dist-vllm: $(VENV)/.dev ## The wheel of LaneScheduler for vLLM's environment, into dist/
+	$(BIN)/python -m release.vllm_wheel dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

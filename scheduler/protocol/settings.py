@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-import yaml
 
 from fairlane.common.log_lines import LogFormat
 from fairlane.common.settings_error import SettingsError
@@ -247,6 +246,8 @@ def read_document(named: str | None, environ: Mapping[str, str]) -> object:
     path = Path(named or DEFAULT_CONFIG)
     if named is None and not path.exists():
         return None
+    import yaml  # not in the environment of `fairlane-vllm`, which reads no file
+
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
