@@ -332,8 +332,9 @@ class Outlet:
 
     def drop(self, jobs: Iterable[tuple[str, int]]) -> None:
         for job_id, epoch in jobs:
-            if self.has(job_id, epoch):
-                self._forget(self._streams[job_id])
+            stream = self._streams.get(job_id)
+            if stream is not None and stream.lease.epoch == epoch:
+                self._forget(stream)
 
     def _return(self, streams: Sequence[_Stream]) -> None:
         leaving: dict[_Gateway, list[_Stream]] = defaultdict(list)
@@ -390,9 +391,8 @@ class Outlet:
     def lost(self, jobs: Sequence[tuple[str, int]]) -> None:
         self.owner.drop_jobs(jobs, "they were reassigned to other workers")
 
-    def has(self, job_id: str, epoch: int) -> bool:
-        stream = self._streams.get(job_id)
-        return stream is not None and stream.lease.epoch == epoch
+    def holds(self, stream: OutputStream) -> bool:
+        return self._streams.get(stream.job_id) is stream
 
     def _replace(self, job_id: str) -> None:
         # A report must not name a job under two epochs: the store would refuse both.

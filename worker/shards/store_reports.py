@@ -24,7 +24,8 @@ class StoreCalls(NamedTuple):
 class ReportedStreams(Protocol):
     """The streams whose jobs are reported."""
 
-    def has(self, job_id: str, epoch: int) -> bool: ...
+    def holds(self, stream: OutputStream) -> bool:
+        """Whether this is the stream of its job. Another one may have the same epoch, if the store lost its writes."""
 
     def lost(self, jobs: Sequence[tuple[str, int]]) -> None:
         """Called with jobs that the store has assigned to other workers."""
@@ -79,20 +80,22 @@ class StoreReports:
             returning, self._returning = self._returning, []
             for stream in returning:
                 due.pop(stream.key, None)
-            items = [stream.progress(returns=False) for stream in due.values()]
-            items += [stream.progress(returns=True) for stream in returning]
-            await self._send(items, returning)
+            await self._send(list(due.values()), returning)
             if not self._wanted.is_set():
                 self._flushed.set()
 
-    async def _send(self, items: Sequence[Progress], returning: Sequence[OutputStream]) -> None:
-        calls, streams = self._calls, self._streams
+    async def _send(self, due: Sequence[OutputStream], returning: Sequence[OutputStream]) -> None:
+        calls, holds = self._calls, self._streams.holds
+        sent = [(stream, stream.progress(returns=False)) for stream in due]
+        sent += [(stream, stream.progress(returns=True)) for stream in returning]
+        items = [item for _, item in sent]
         refused = await self._link.persist("report", partial(calls.report, items, calls.new_serial()))
-        held = [stream.job_id for stream in returning if stream.job_id not in refused and streams.has(*stream.key)]
+        held = [stream.job_id for stream in returning if stream.job_id not in refused and holds(stream)]
         if held:
             await self._link.persist("release", partial(calls.release, held))
-        lost = [(item.job_id, item.epoch) for item in items if item.job_id in refused and item.ends is None]
+        known = [(stream, item) for stream, item in sent if holds(stream)]
+        lost = [stream.key for stream, item in known if stream.job_id in refused and item.ends is None]
         if lost:
-            streams.lost(lost)
-        streams.drop([*lost, *[(item.job_id, item.epoch) for item in items if item.ends is not None]])
-        streams.drop([stream.key for stream in returning])
+            self._streams.lost(lost)
+        over = [stream.key for stream, item in known if item.ends is not None or stream in returning]
+        self._streams.drop([*lost, *over])

@@ -208,6 +208,31 @@ def test_the_end_of_a_run_that_was_replaced_does_not_end_the_job() -> None:
     play(scenario)
 
 
+def test_the_report_of_a_lease_that_the_store_forgot_does_not_end_its_successor() -> None:
+    """Both have epoch 1: the report of the first one's end is confirmed while the second one runs."""
+
+    async def scenario(world: World) -> None:
+        worker = world.all[0]
+        world.store.put(job())
+        before = world.store.saved()
+        await worker.take()
+        world.gateway.accept(Finished(job_id="job", epoch=1, outcome=Outcome.CANCELLED))
+        world.store.away = True
+        await quiet()
+        worker.link.deliver()
+        await quiet()  # the report has failed, and will be repeated
+        world.store.away = False
+        for _ in range(2):  # the first time, it holds the lease already, and returns it
+            world.store.forget(before)
+            await worker.take()
+        assert (worker.held.epochs(["job"]), list(worker.runs)) == ([("job", 1)], ["job"])
+        await asyncio.sleep(1.0)
+        assert worker.held.ids() == list(worker.runs)
+        await world.finish()
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("a_job", [job(), job(n=3), job(n=2, logprobs=1), job(granted_until=3)], ids=str)
 @pytest.mark.parametrize("when", range(14))
 def test_a_link_that_is_cut_at_any_point_loses_and_repeats_nothing(when: int, a_job: Job) -> None:
