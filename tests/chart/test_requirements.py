@@ -142,6 +142,17 @@ NO_TARGETS = {"latency": None, "throughput": None}
         ),
         ({"worker": {"podSpec": {"volumes": []}}}, "worker.podSpec.volumes belongs to the chart"),
         ({"gateway": {"podSpec": {"affinity": {}}}}, "gateway.podSpec.affinity belongs to the chart"),
+        (
+            {
+                **HOLDER,
+                "engines": {"a": {"model": "m", "extraEnv": [{"name": "VLLM_USE_RUST_FRONTEND", "value": "1"}]}},
+            },
+            "engines.a.extraEnv: VLLM_USE_RUST_FRONTEND would disable the middleware that keeps other pods from vLLM",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "extraEnv": [{"name": "PYTHONPATH", "value": "/mine"}]}}},
+            "engines.a.extraEnv: PYTHONPATH would disable the middleware",
+        ),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs is required where httpRoute.enabled is true"),
         (
             {**HOLDER, "engines": {"a": {"model": "m", "vllm": {"image": {"tag": "latest"}}}}},
@@ -237,6 +248,14 @@ def test_latest_is_allowed_beside_a_digest_because_the_digest_wins(render: Rende
     chart = render(values={"worker": {"image": {"tag": "latest", "digest": digest}}})
 
     assert chart.container("worker")["image"].endswith(f"@{digest}")
+
+
+def test_an_engine_may_have_modules_next_to_the_chart_s(render: Render) -> None:
+    path = {"name": "PYTHONPATH", "value": "/etc/fairlane-engine:/mine"}
+
+    chart = render(values={**HOLDER, "engines": {"a": {"model": "m", "extraEnv": [path]}}})
+
+    assert chart.env("engine-a", "vllm")["PYTHONPATH"] == path["value"]
 
 
 def test_requirements_render_nothing(render: Render) -> None:
