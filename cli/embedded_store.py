@@ -3,11 +3,14 @@
 The directory is 0700 and all files in it 0600, whatever the umask: the store's append-only file holds queued prompts,
 stored responses, and the hashes of keys."""
 
+import fcntl
 import logging
 import os
 import stat
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import redis
@@ -108,6 +111,28 @@ class EmbeddedStore:
             return False
         finally:
             client.close()
+
+
+class DirectoryInUse(StoreError):
+    """Another process uses the data directory."""
+
+
+@contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Lock and protect a data directory; the umask keeps what this process and its children write private, too. Raises
+    StoreError."""
+    os.umask(UMASK)
+    try:
+        make_private(directory)
+    except StoreError as error:
+        raise StoreError(f"setting data_dir: {error}") from None
+    with (directory / "lock").open("w") as lock:
+        os.fchmod(lock.fileno(), 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DirectoryInUse(f"another `fairlane serve` uses {directory}") from None
+        yield
 
 
 def make_private(directory: Path) -> None:

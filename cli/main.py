@@ -37,6 +37,9 @@ MODULES = {
     "chat": ("chat:app", "Talk to a model through the gateway."),
     "top": ("top.command:app", "Watch lanes, tenants, workers and KV blocks in the terminal."),
     "bench": ("bench.command:app", "Load a running gateway and report latency and goodput; compare two runs."),
+    "backup": ("recovery.command:backup_app", "Save tenants, keys, budgets, ledgers, files and batches."),
+    "restore": ("recovery.command:restore_app", "Restore a backup into an empty store."),
+    "migrate": ("recovery.migrate:app", "Check or migrate the store's data to this release's schema."),
     "simulate": ("simulation.simulate:app", "Run the real scheduler in virtual time over a request trace."),
     "record": ("simulation.record:app", "Collect what gateways record of their requests into one trace."),
     "advise": (

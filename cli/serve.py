@@ -3,20 +3,19 @@
 In an empty store it creates an admin key and a demo tenant, so that the printed request works as pasted."""
 
 import asyncio
-import fcntl
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import redis.asyncio
 
 from fairlane.cli.client import CommandError
-from fairlane.cli.embedded_store import UMASK, EmbeddedStore, StoreError, make_private, write_private
+from fairlane.cli.embedded_store import EmbeddedStore, StoreError, only_one, write_private
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.http.ports import PortRefused, check_ports
@@ -98,7 +97,7 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
     """Run until SIGINT or SIGTERM. `flags` are settings by variable name. Raises one of REFUSALS."""
     arguments = ["--config", config] if config else []
     directory = Path(settings.data_dir)
-    with _only_one(directory):
+    with only_one(directory):
         await _check(settings, arguments, {**flags, "FAIRLANE_REDIS_URL": settings.redis_url or "unix:///unused"})
         store = None if settings.redis_url else EmbeddedStore(directory / "store")
         if store is not None:
@@ -115,23 +114,6 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
         finally:
             if store is not None:
                 store.stop()
-
-
-@contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
-    """Lock and protect the data directory; the umask keeps what this process and its children write private, too."""
-    os.umask(UMASK)
-    try:
-        make_private(directory)
-    except StoreError as error:
-        raise CommandError(f"setting data_dir: {error}") from None
-    with (directory / "lock").open("w") as lock:
-        os.fchmod(lock.fileno(), 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CommandError(f"another `fairlane serve` uses {directory}") from None
-        yield
 
 
 async def _check(settings: SharedSettings, arguments: list[str], overrides: Mapping[str, str]) -> None:

@@ -82,6 +82,8 @@ async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> li
 def schema_fault(refusal: str) -> Fault:
     """Return the fault of a store whose schema this release cannot work with."""
     advice = "upgrade one release at a time, and stop the processes of older releases before the next"
+    if refusal.startswith("the restore"):
+        advice = "wait for it, or repeat `fairlane restore` if it was interrupted"
     return Fault(FaultKind.SCHEMA, refusal, advice, is_serious=True)
 
 

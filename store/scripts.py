@@ -26,7 +26,7 @@ class Script:
         self.source = source
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, client: Redis, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
+    async def run(self, client: Redis, key: bytes | str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
         try:
             return await client.evalsha(self._digest, 1, key, *args)
         except redis.exceptions.NoScriptError:  # SCRIPT LOAD may be forbidden where EVAL is not
