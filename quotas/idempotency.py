@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fairlane.common.redacted import Redacted
-from fairlane.quotas import keyspace
+from fairlane.quotas import first_seal, keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import Once
 from fairlane.store.bounds import PER_CALL, chunks
@@ -27,11 +27,12 @@ _NONCE_BYTES = 12
 class Seal:
     """Encrypts and authenticates what is stored for one API key."""
 
-    __slots__ = ("_cipher", "_mark_key")
+    __slots__ = ("_cipher", "_drawn", "_mark_key")
 
     def __init__(self, api_key: str) -> None:
         """`api_key`: the whole key with its secret, which is not kept."""
         drawn = hmac.digest(b"fairlane", api_key.encode(), "sha256")
+        self._drawn = drawn
         self._cipher = AESGCM(_derived(drawn, b"aes-256-gcm"))
         self._mark_key = _derived(drawn, b"mark")
 
@@ -41,6 +42,9 @@ class Seal:
 
     def open(self, kept: bytes, place: str) -> bytes | None:
         """Decrypt the content; None if it belongs to another key or place, or was changed."""
+        if kept.startswith(first_seal.VERSION):
+            keys = {"content_key": _derived(self._drawn, b"content"), "tag_key": _derived(self._drawn, b"tag")}
+            return first_seal.opened(kept, place, **keys)
         nonce, closed = kept[1 : 1 + _NONCE_BYTES], kept[1 + _NONCE_BYTES :]
         if not kept.startswith(_VERSION) or len(nonce) < _NONCE_BYTES:
             return None

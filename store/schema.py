@@ -34,7 +34,7 @@ async def join(client: redis.asyncio.Redis) -> str:
     """Record that a process of this release works on the store; return why it must not, or nothing.
 
     Raises what the client raises."""
-    return refusal(await _JOIN.run(client, KEY, SCHEMA, OLDEST_SCHEMA))
+    return await read(client) or refusal(await _JOIN.run(client, KEY, SCHEMA, OLDEST_SCHEMA))
 
 
 async def read(client: redis.asyncio.Redis) -> str:

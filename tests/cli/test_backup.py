@@ -1,6 +1,7 @@
 """`fairlane backup` and `fairlane restore`: what a store held comes back, and what ran is charged once."""
 
 import asyncio
+import json
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 import redis.asyncio
+from typer.testing import CliRunner, Result
 
+from fairlane.cli import main as cli
 from fairlane.cli.client import CommandError
 from fairlane.cli.recovery import command, contents, snapshot
 from fairlane.cli.recovery.place import Place
@@ -25,8 +29,6 @@ from fairlane.store import checks, schema
 from fairlane.store.checks import GATEWAY_COMMANDS, FaultKind
 from tests.support.quotas.auditing import note
 from tests.support.quotas.house import ask, charge
-
-pytestmark = pytest.mark.anyio
 
 LIMITS = {"tokens_per_day": 1_000_000, "tokens_per_minute": 500_000, "tokens_per_month": 2_000_000}
 LEASE_MS = 100
@@ -122,6 +124,7 @@ async def balance(store: redis.asyncio.Redis, quotas: RedisQuotaStore) -> tuple[
     )
 
 
+@pytest.mark.anyio
 async def test_a_lost_store_comes_back_as_it_was(
     store: redis.asyncio.Redis, place: Place, where: str, key: str
 ) -> None:
@@ -134,6 +137,7 @@ async def test_a_lost_store_comes_back_as_it_was(
     assert await store.get(schema.KEY) == f"{schema.SCHEMA} {schema.OLDEST_SCHEMA}".encode()
 
 
+@pytest.mark.anyio
 async def test_an_open_request_is_charged_what_it_was_charged_at_the_backup(
     store: redis.asyncio.Redis, quotas: RedisQuotaStore, place: Place, where: str, key: str
 ) -> None:
@@ -150,6 +154,7 @@ async def test_an_open_request_is_charged_what_it_was_charged_at_the_backup(
     assert await balance(store, quotas) == (6 * 30 + 16, 6 * 30 + 16, {6 * 30 + 16})
 
 
+@pytest.mark.anyio
 async def test_the_rights_of_a_gateway_are_returned(
     store: redis.asyncio.Redis, quotas: RedisQuotaStore, place: Place, where: str, key: str
 ) -> None:
@@ -164,6 +169,7 @@ async def test_the_rights_of_a_gateway_are_returned(
     assert await balance(store, quotas) == (180, 180, {180})
 
 
+@pytest.mark.anyio
 async def test_a_backup_under_load_is_one_moment_of_each_organisation(
     store: redis.asyncio.Redis, quotas: RedisQuotaStore, place: Place, where: str, key: str
 ) -> None:
@@ -188,6 +194,7 @@ async def test_a_backup_under_load_is_one_moment_of_each_organisation(
     assert (in_sums, budgets) == (in_ledger, {in_ledger})
 
 
+@pytest.mark.anyio
 async def test_what_is_created_during_the_backup_is_in_it_whole_or_not_at_all(
     store: redis.asyncio.Redis,
     quotas: RedisQuotaStore,
@@ -230,6 +237,7 @@ def damage(where: str, name: str, content: bytes | None) -> None:
         file.write_bytes(content)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -252,6 +260,7 @@ async def test_a_damaged_backup_is_refused_before_anything_is_written(
     assert await store.keys("fl:*") == []
 
 
+@pytest.mark.anyio
 async def test_a_backup_of_a_newer_schema_is_refused(
     store: redis.asyncio.Redis, place: Place, where: str, key: str
 ) -> None:
@@ -263,6 +272,7 @@ async def test_a_backup_of_a_newer_schema_is_refused(
         await restored(store, place, where)
 
 
+@pytest.mark.anyio
 async def test_a_store_that_has_tenants_is_not_overwritten(
     store: redis.asyncio.Redis, place: Place, where: str, key: str
 ) -> None:
@@ -275,6 +285,7 @@ async def test_a_store_that_has_tenants_is_not_overwritten(
     assert await state(store, key) == before
 
 
+@pytest.mark.anyio
 async def test_nothing_works_on_a_store_until_an_interrupted_restore_is_repeated(
     store: redis.asyncio.Redis,
     store_url: str,
@@ -299,6 +310,56 @@ async def test_nothing_works_on_a_store_until_an_interrupted_restore_is_repeated
     assert await checks.faults(store_url, GATEWAY_COMMANDS, timeout_s=10.0) == []
 
 
+@pytest.mark.anyio
 async def test_a_place_without_a_backup_is_named(place: Place, where: str) -> None:
     with pytest.raises(CommandError, match="there is no backup in this place"):
         await command.load(place, where, None)
+
+
+def test_the_commands(valkey_url: str, tmp_path: Path) -> None:
+    with redis.from_url(valkey_url) as client:
+        client.set("fl:hashing", "00")
+    where, environ = tmp_path / "backups", {"FAIRLANE_REDIS_URL": valkey_url, "FAIRLANE_DATA_DIR": str(tmp_path)}
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(cli.app, arguments, env=environ)
+
+    made = run("backup", str(where), "--json")
+    document = json.loads(made.stdout)
+    assert (made.exit_code, document["keys"], document["files"]) == (0, 1, 0)
+    check, apply = run("migrate", "--check"), run("migrate", "--apply")
+    assert (check.exit_code, apply.exit_code) == (0, 0)
+    assert check.stdout == apply.stdout == f"the data has schema {schema.SCHEMA}\n"
+    refused = run("restore", str(where))
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "the store is not empty: it has 'fl:hashing'" in refused.stderr
+    with redis.from_url(valkey_url) as client:
+        client.flushall()
+    restored = run("restore", str(where), "--name", document["backup"])
+    assert (restored.exit_code, restored.stdout.split()[:2]) == (0, ["field", "value"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["migrate"], "say either --check or --apply"),
+        (["backup", "ftp://there"], "ftp://there: "),
+        (["restore", "{tmp}/none"], "there is no backup in this place"),
+    ],
+)
+def test_a_command_that_cannot_be_done_says_why(
+    valkey_url: str, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    given = [each.format(tmp=tmp_path) for each in arguments]
+    done = CliRunner().invoke(cli.app, given, env={"FAIRLANE_REDIS_URL": valkey_url})
+
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert message in done.stderr
+
+
+def test_a_store_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    environ = {"FAIRLANE_REDIS_URL": f"unix://{tmp_path}/none.sock"}
+    done = CliRunner().invoke(cli.app, ["backup", str(tmp_path)], env=environ)
+
+    assert done.exit_code == 1
+    assert "the store or the place of the backup failed (ConnectionError: " in done.stderr
