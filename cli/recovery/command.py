@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -90,16 +90,25 @@ async def load(here: Place, where: str, name: str | None) -> Document:
             pass
     for url in here.urls:
         await _lock(here, url, archive.name)
+    turns: list[dict[bytes, Record]] = [{} for _ in range(families.TURNS)]
     for part in manifest.parts:
-        records = {record.key: record for record in await archive.records(part)}
-        for url in here.urls:
-            async with place.client(url) as client:
-                await snapshot.write(client, [each for key, each in records.items() if here.holds(url, key)])
+        for record in await archive.records(part):
+            turns[families.turn_of(record.key)][record.key] = record
+        await _write(here, turns[0])
+        turns[0] = {}
+    for records in turns:
+        await _write(here, records)
     await contents.restore(archive, manifest.contents or (), here.files_url, here.drafts)
     for url in here.urls:
         async with place.client(url) as client:
             await client.set(schema.KEY, manifest.schema)
     return _description(archive, manifest, began_s)
+
+
+async def _write(here: Place, records: Mapping[bytes, Record]) -> None:
+    for url in here.urls:
+        async with place.client(url) as client:
+            await snapshot.write(client, [each for key, each in records.items() if here.holds(url, key)])
 
 
 async def _lock(here: Place, url: str, name: str) -> None:
@@ -113,9 +122,9 @@ async def _lock(here: Place, url: str, name: str) -> None:
             raise CommandError(
                 f"a restore of another backup was interrupted: empty the store, or repeat it ({stored!r})"
             )
-        async for key in snapshot.keys_of(url, lambda key: here.holds(url, key)):
-            rule = "restore into an empty store; `fairlane serve` must not have started on it"
-            raise CommandError(f"the store is not empty: it has {key.decode(errors='replace')!r} ({rule})")
+        async for key in snapshot.keys_of(url, lambda key: families.IN_USE.match(key) is not None):
+            rule = "restore into an empty store, before `fairlane serve` starts on it"
+            raise CommandError(f"the store is not empty: it has {key.decode(errors='replace')!r}; {rule}")
         await client.set(schema.KEY, mark)
 
 

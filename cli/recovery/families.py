@@ -8,6 +8,11 @@ SAVED = re.compile(
     rb"fl:(?:quota:\{|batches:|files:roots$|apikey:|imported:|claims:|audited:|"
     rb"(?:hashing|pseudonyms|tenants|erasing|roots|reaper|export|audit)$)"
 )
+# Keys that a store without tenants never has. Gateways that outlive their store write others of the saved ones.
+IN_USE = re.compile(
+    rb"fl:(?:(?:tenants|audit|admin-key)$|apikey:|imported:|\{operators\}:|"
+    rb"quota:\{[^}]*\}:(?:tenant|key|ledger|usage|prices)\b|batches:\{[^}]*\}:(?:file|batch):)"
+)
 # Queues, workers, metrics, records of requests, sessions, elections and checks: gateways and workers make them again.
 TRANSIENT = re.compile(
     rb"fl:(?:\{(?!operators\})|records:|sessions?:|sign-ins?:|check:|trial|redact|"
@@ -28,6 +33,12 @@ _LISTS = {b"quota": (b"leases", b"escrows", b"audit"), b"batches": (b"open", b"e
 _LISTS_OF_LEVELS = {b"quota": (b"figures", b"minute", b"paused"), b"batches": (b"enqueued",)}
 
 
+# What a restore writes after all other keys, in this order, so that a gateway that still runs finds each root whole: it
+# settles a request once it finds its reservation, and serves a tenant and a key once it finds their entries.
+_LAST = ({b"reservation", b"leases", b"escrow", b"escrows"}, {b"card"})
+TURNS = len(_LAST) + 2
+
+
 def root_of(key: bytes) -> bytes | None:
     """Return the root organisation of a key; None for keys that all roots share."""
     found = OF_ROOT.match(key)
@@ -43,6 +54,14 @@ def kind_of(key: bytes) -> bytes:
 def is_saved(key: bytes) -> bool:
     """Return whether a key of the budgets' store is saved."""
     return SAVED.match(key) is not None and kind_of(key) not in UNSAVED_KINDS
+
+
+def turn_of(key: bytes) -> int:
+    """Return in which turn a restore writes a key; the first is 0."""
+    for turn, kinds in enumerate(_LAST, 1):
+        if kind_of(key) in kinds:
+            return turn
+    return TURNS - 1 if key.startswith(b"fl:apikey:") else 0
 
 
 def with_lists(root: bytes, keys: set[bytes]) -> set[bytes]:

@@ -3,7 +3,7 @@
     1. list all keys
     2. for each root: read its keys, its open reservations and the ends of its ledgers in one step; then large keys
     3. list all keys again, and repeat 2 for roots that have new keys: one may have been created between 1 and 2
-    4. read the keys that all roots share; API keys last, since no gateway serves a key before it has its entry
+    4. read the keys that all roots share
 
 A root that appears after step 1 is not part of the backup."""
 
@@ -27,7 +27,6 @@ TIMEOUT_S = 120.0
 AT_ONCE = 16
 SCANNED = 1_000
 MOST_ROUNDS = 10
-_API_KEY = b"fl:apikey:"
 
 # Returns {{key, expiry in ms or -1, dump}, …} of the keys ARGV[2…] and of those that they list. After "1", ledgers are
 # not dumped: a second list has {key, last id, entries added so far} of each.
@@ -88,7 +87,7 @@ async def keys_of(url: str, is_saved: Callable[[bytes], bool]) -> AsyncIterator[
 
 
 async def read(client: redis.asyncio.Redis, url: str, is_saved: Callable[[bytes], bool]) -> AsyncIterator[list[Record]]:
-    """Yield all records of a store, in the order in which they must be written. Raises CommandError, STORE_ERRORS."""
+    """Yield all records of a store. Raises CommandError, STORE_ERRORS."""
     roots, shared = await _listed(url, is_saved)
     due, taken = dict(roots), dict[bytes, set[bytes]]()
     for _ in range(MOST_ROUNDS):
@@ -105,8 +104,7 @@ async def read(client: redis.asyncio.Redis, url: str, is_saved: Callable[[bytes]
             break
     else:
         raise CommandError("tenants or keys are created faster than the store can be read: try again")
-    in_order = sorted(shared, key=lambda key: key.startswith(_API_KEY))
-    for alone in chunks(in_order, AT_ONCE):
+    for alone in chunks(shared, AT_ONCE):
         dumped = await asyncio.gather(*(_dumped(client, [key]) for key in alone))
         yield [record for records in dumped for record in records]
 

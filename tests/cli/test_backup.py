@@ -318,7 +318,7 @@ async def test_a_place_without_a_backup_is_named(place: Place, where: str) -> No
 
 def test_the_commands(valkey_url: str, tmp_path: Path) -> None:
     with redis.from_url(valkey_url) as client:
-        client.set("fl:hashing", "00")
+        client.set("fl:admin-key", "00")
     where, environ = tmp_path / "backups", {"FAIRLANE_REDIS_URL": valkey_url, "FAIRLANE_DATA_DIR": str(tmp_path)}
 
     def run(*arguments: str) -> Result:
@@ -332,7 +332,7 @@ def test_the_commands(valkey_url: str, tmp_path: Path) -> None:
     assert check.stdout == apply.stdout == f"the data has schema {schema.SCHEMA}\n"
     refused = run("restore", str(where))
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-    assert "the store is not empty: it has 'fl:hashing'" in refused.stderr
+    assert "the store is not empty: it has 'fl:admin-key'" in refused.stderr
     with redis.from_url(valkey_url) as client:
         client.flushall()
     restored = run("restore", str(where), "--name", document["backup"])
