@@ -21,6 +21,7 @@
     top/                `top`: live view of lanes, tenants, workers and KV blocks
     bench/              `bench`: load a running gateway; compare two runs
     simulation/         `simulate`, `advise` and `record`: simulate, size from, and record request traces
+    recovery/           `backup`, `restore`, `migrate`
     doctor/             `doctor`: checks that this machine is ready to serve
 
 Start with `main.py`. It may import every other package; none imports it, except benchmarks and tests, which start an

@@ -4,63 +4,18 @@ An owner that neither renews nor ends its run within a lease loses it to the nex
 with keys derived from the API key (HKDF, RFC 5869), of which the store has only a hash."""
 
 import asyncio
-import hmac
-import secrets
 import zlib
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fairlane.common.redacted import Redacted
-from fairlane.quotas import first_seal, keyspace
+from fairlane.common.seal import Seal
+from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import Once
 from fairlane.store.bounds import PER_CALL, chunks
-
-_VERSION = b"\x02"
-_NONCE_BYTES = 12
-
-
-class Seal:
-    """Encrypts and authenticates what is stored for one API key."""
-
-    __slots__ = ("_cipher", "_drawn", "_mark_key")
-
-    def __init__(self, api_key: str) -> None:
-        """`api_key`: the whole key with its secret, which is not kept."""
-        drawn = hmac.digest(b"fairlane", api_key.encode(), "sha256")
-        self._drawn = drawn
-        self._cipher = AESGCM(_derived(drawn, b"aes-256-gcm"))
-        self._mark_key = _derived(drawn, b"mark")
-
-    def close(self, content: bytes, place: str) -> bytes:
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return _VERSION + nonce + self._cipher.encrypt(nonce, content, place.encode())
-
-    def open(self, kept: bytes, place: str) -> bytes | None:
-        """Decrypt the content; None if it belongs to another key or place, or was changed."""
-        if kept.startswith(first_seal.VERSION):
-            keys = {"content_key": _derived(self._drawn, b"content"), "tag_key": _derived(self._drawn, b"tag")}
-            return first_seal.opened(kept, place, **keys)
-        nonce, closed = kept[1 : 1 + _NONCE_BYTES], kept[1 + _NONCE_BYTES :]
-        if not kept.startswith(_VERSION) or len(nonce) < _NONCE_BYTES:
-            return None
-        try:
-            return self._cipher.decrypt(nonce, closed, place.encode())
-        except InvalidTag:
-            return None
-
-    def mark(self, digest: bytes) -> str:
-        """Return a keyed digest, which identifies a content but cannot confirm a guess without the key."""
-        return hmac.digest(self._mark_key, digest, "sha256").hex()
-
-
-def _derived(drawn: bytes, purpose: bytes) -> bytes:
-    return hmac.digest(drawn, b"fairlane contents 1 " + purpose + b"\x01", "sha256")
-
 
 # Per API key.
 MOST_RECORDS = 100_000

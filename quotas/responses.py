@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Literal
 from weakref import WeakValueDictionary
 
+from fairlane.common.seal import Seal
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Seal, close_compressed, open_compressed
+from fairlane.quotas.idempotency import close_compressed, open_compressed
 from fairlane.quotas.scripts import Database, Redis
 
 # Per tenant.

@@ -12,13 +12,14 @@ from benchmarks.common.store import own_store
 from benchmarks.costs.counting import CommandCounter
 from benchmarks.gateway.instant import WORKER_ID, room
 from benchmarks.gateway.stand import LIMITS
+from fairlane.common.seal import Seal
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore, packed_names
 from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, Seal
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge, Need

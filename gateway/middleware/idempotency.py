@@ -14,6 +14,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
+from fairlane.common.seal import Seal
 from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body, invalid, shown
 from fairlane.gateway.http import sse
@@ -27,7 +28,7 @@ from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedCha
 from fairlane.gateway.pipeline.context import Bounds, Endpoint, RequestContext
 from fairlane.gateway.pipeline.prepare import Kind
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
-from fairlane.quotas.idempotency import Name, OwnedRun, Seal
+from fairlane.quotas.idempotency import Name, OwnedRun
 
 # Set on every response except that of the request that ran.
 REPLAYED_HEADER = "idempotent-replayed"

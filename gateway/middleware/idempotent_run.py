@@ -15,11 +15,12 @@ from itertools import islice
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from fairlane.common.seal import Seal
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.insight.telemetry.context import CARRIED
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import until_answered
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -29,9 +30,11 @@ from fairlane.store import checks, schema
 from fairlane.store.checks import GATEWAY_COMMANDS, FaultKind
 from tests.support.quotas.auditing import note
 from tests.support.quotas.house import ask, charge
+from tests.support.store import acl
 
 LIMITS = {"tokens_per_day": 1_000_000, "tokens_per_minute": 500_000, "tokens_per_month": 2_000_000}
 LEASE_MS = 100
+RECOVERY = Path(__file__).parents[2] / "docs" / "recovery.md"
 
 
 @pytest.fixture
@@ -308,6 +311,23 @@ async def test_nothing_works_on_a_store_until_an_interrupted_restore_is_repeated
     await command.load(place, where, None)
     assert await state(store, key) == before
     assert await checks.faults(store_url, GATEWAY_COMMANDS, timeout_s=10.0) == []
+
+
+@pytest.mark.anyio
+async def test_the_rights_that_the_documentation_names_are_enough(
+    store: redis.asyncio.Redis, place: Place, where: str, key: str
+) -> None:
+    before = await state(store, key)
+    more = re.findall(r"\+[a-z]+", re.findall(r"user needs `(.*?)`", RECOVERY.read_text())[0])
+    commands = [f"+{name.partition(' ')[0].lower()}" for name in GATEWAY_COMMANDS]
+    with acl.administering(place.main_url) as admin:
+        url = acl.user_url(admin, place.main_url, "~fl:*", "+info", *commands, *more)
+        bounded = Place(url, url, place.files_url, place.drafts)
+        await command.save(bounded, where)
+        await store.flushall()
+        await command.load(bounded, where, None)
+
+    assert await state(store, key) == before
 
 
 @pytest.mark.anyio

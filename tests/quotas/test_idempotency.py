@@ -5,8 +5,9 @@ import zlib
 import pytest
 import redis.asyncio
 
+from fairlane.common.seal import Seal
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, LineCharge, Name, OwnedRun, Seal
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, LineCharge, Name, OwnedRun
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.store import Charge, Once

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.quotas.idempotency import Seal
+from fairlane.common.seal import Seal
 
 KEY = "fl-k1-secret"
 

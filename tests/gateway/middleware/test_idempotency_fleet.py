@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.common.seal import Seal
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import EndedRun, Name, Seal
+from fairlane.quotas.idempotency import EndedRun, Name
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.sent_twice import (
     BOTH,

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 import redis.asyncio
 
+from fairlane.common.seal import Seal
 from fairlane.quotas.api_keys import KeyNotFound, KeyStore
 from fairlane.quotas.erasure import AT_ONCE, ErasureList, TenantErasure
-from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import AccessDenied, Denied
