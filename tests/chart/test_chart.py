@@ -62,6 +62,15 @@ def test_the_same_values_give_the_same_text(helm: Path, mode: str) -> None:
     assert first == second
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_no_container_has_two_variables_of_a_name_which_a_server_side_apply_refuses(render: Render, mode: str) -> None:
+    for component in render(mode).components:
+        pod = render(mode).pod(component)
+        for container in (*pod.get("initContainers", []), *pod["containers"]):
+            names = [each["name"] for each in container.get("env", [])]
+            assert len(names) == len({*names})
+
+
 def test_no_template_renders_two_objects() -> None:
     for template in CHART.rglob("templates/**/*.yaml"):
         assert template.read_text().count("\nkind: ") <= 1, template

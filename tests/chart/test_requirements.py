@@ -255,7 +255,8 @@ def test_an_engine_may_have_modules_next_to_the_chart_s(render: Render) -> None:
 
     chart = render(values={**HOLDER, "engines": {"a": {"model": "m", "extraEnv": [path]}}})
 
-    assert chart.env("engine-a", "vllm")["PYTHONPATH"] == path["value"]
+    env = chart.container("engine-a", "vllm")["env"]
+    assert [each["value"] for each in env if each["name"] == "PYTHONPATH"] == [path["value"]]
 
 
 def test_requirements_render_nothing(render: Render) -> None:

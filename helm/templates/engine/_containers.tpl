@@ -11,6 +11,10 @@ metrics, and nothing else (files/engine/local_only.py). Takes (dict "root" $ "en
 {{- $root := .root }}
 {{- $engine := .engine }}
 {{- $vllm := $engine.vllm }}
+{{- $given := dict }}
+{{- range $engine.extraEnv }}
+{{- $_ := set $given .name true }}
+{{- end }}
 {{- $sequences := 0 }}
 {{- range $engine.leaseHolders }}
 {{- $sequences = add $sequences .maxSequences }}
@@ -56,8 +60,10 @@ metrics, and nothing else (files/engine/local_only.py). Takes (dict "root" $ "en
       value: fairlane
     - name: HF_HOME
       value: /weights/huggingface
+    {{- if not $given.PYTHONPATH }}
     - name: PYTHONPATH
       value: /etc/fairlane-engine
+    {{- end }}
     - name: VLLM_NO_USAGE_STATS
       value: "1"
     {{- with include "fairlane.hubEnv" $root }}
