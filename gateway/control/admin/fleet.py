@@ -85,8 +85,9 @@ async def watch_overview(call: Call, query: LiveQuery) -> Response:
 
 @operations.add("GET /history")
 async def get_history(call: Call, query: HistoryQuery) -> HistoryView:
-    """Return the fleet's figures over 15 minutes, a day or a month, in at most 360 points."""
-    return await call.parts.history.view(query.span, lane=query.lane, tenant=query.tenant, until_s=query.until)
+    """Return the fleet's figures over 15 minutes, a day, a month or any period, in at most 372 points."""
+    history, span = call.parts.history, query.span
+    return await history.view(span, lane=query.lane, tenant=query.tenant, since_s=query.first, until_s=query.until)
 
 
 @operations.add("GET /lanes", codes=("not_found",))

@@ -1,4 +1,4 @@
-"""The fleet's figures over 15 minutes, a day or a month, from the rings in the store."""
+"""The fleet's figures over 15 minutes, a day, a month or any period, from the rings in the store."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,10 +17,14 @@ from fairlane.gateway.insight.fleet_metrics.metrics_store import (
     Step,
 )
 from fairlane.gateway.insight.fleet_metrics.sums import LaneSums, Sums, TenantSums, merged
+from fairlane.quotas.field_checks import FieldError
 
 Span = Literal["15m", "day", "month"]
-# The ring to read, and the number of its steps; no response has more points.
+# The ring to read, and the number of its steps.
 SPANS: dict[Span, tuple[Ring, int]] = {"15m": (RINGS[0], 90), "day": (RINGS[1], 288), "month": (RINGS[2], 360)}
+
+# No response has more points: the coarsest ring.
+MOST_POINTS = RINGS[-1].steps
 
 
 class LaneHistoryView(LaneResults):
@@ -72,13 +76,20 @@ class History:
         self._clock = clock
 
     async def view(
-        self, span: Span, *, lane: str | None = None, tenant: str | None = None, until_s: float | None = None
+        self,
+        span: Span,
+        *,
+        lane: str | None = None,
+        tenant: str | None = None,
+        since_s: float | None = None,
+        until_s: float | None = None,
     ) -> HistoryView:
-        """Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is
-        named."""
-        ring, count = SPANS[span]
+        """Return the span that ends at `until_s` or now, or what is since `since_s`, of one lane or all, with one
+        tenant's figures if it is named. Raise FieldError for a period that is too long."""
         now_s = self._clock()
-        last = int(min(now_s, now_s if until_s is None else until_s) // ring.step_s) - 1
+        end_s = now_s if until_s is None else min(now_s, until_s)
+        ring, count = SPANS[span] if since_s is None else ring_of(since_s, end_s, now_s)
+        last = int(end_s // ring.step_s) - 1
         steps = await self._fleet_metrics.read(ring, last - count + 1, last)
         if ring.step_s == SLOT_S:
             steps = [*steps, *await self._unmerged(steps, last, now_s)]
@@ -94,6 +105,16 @@ class History:
         for report in await self._fleet_metrics.recent(missing):
             parts.setdefault(report.slot, []).append(report.state.sums)
         return [Step(number, merged(found)) for number, found in sorted(parts.items())]
+
+
+def ring_of(since_s: float, end_s: float, now_s: float) -> tuple[Ring, int]:
+    """Return the finest ring that has all of a period in at most MOST_POINTS steps, and their number."""
+    for ring in RINGS:
+        count = int(end_s // ring.step_s) - int(since_s // ring.step_s)
+        reaches = now_s - since_s <= ring.steps * ring.step_s or ring is RINGS[-1]
+        if count <= MOST_POINTS and reaches:
+            return ring, max(count, 0)
+    raise FieldError("from", "must be at most 31 days before `until`")
 
 
 def _view(step_s: int, steps: Sequence[Step], lane: str | None, tenant: str | None) -> HistoryView:

@@ -290,7 +290,15 @@ class TraceContentQuery(_Query):
 class HistoryQuery(_Query):
     """The part of the history to return."""
 
-    span: Literal["15m", "day", "month"] = Field("15m", description="How far it goes back")
+    span: Literal["15m", "day", "month"] = Field("15m", description="How far it goes back, without `from`")
+    first: float | None = optional(
+        "Unix seconds at which it begins, at most 31 days before its end, in the finest steps of which 372 are enough; "
+        "absent: see `span`",
+        alias="from",
+        ge=0,
+        le=1e11,
+        allow_inf_nan=False,
+    )
     lane: Lane | None = optional("Only this lane's figures; absent: all lanes")
     tenant: Word | None = optional("Include this tenant's figures; absent: none")
     until: float | None = optional("Unix seconds at which it ends; absent: now", ge=0, le=1e11, allow_inf_nan=False)

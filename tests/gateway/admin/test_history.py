@@ -67,7 +67,46 @@ async def test_points_are_bounded(bench: AdminBench, span: str, step_s: int, mos
     assert earlier["points"][-1]["at"] == (now - 101) * step_s
 
 
-@pytest.mark.parametrize("query", ["span=year", "span=", "lane=fast", "until=nan", "until=-1", "until=1e99", "limit=1"])
+@pytest.mark.parametrize(
+    ("long_s", "ago_s", "step_s"),
+    [
+        (600, 0, 10),
+        (3_600, 3_600, 10),
+        (6 * 3_600, 0, 300),
+        (3_600, 2 * 86_400, 300),
+        (7 * 86_400, 0, 7_200),
+        (31 * 86_400, 0, 7_200),
+        (3_600, 40 * 86_400, 7_200),
+    ],
+)
+async def test_any_period_has_the_finest_steps_that_are_kept(
+    bench: AdminBench, long_s: int, ago_s: int, step_s: int
+) -> None:
+    until = time.time() - ago_s
+
+    found = await bench.done("GET", "/history", params={"from": until - long_s, "until": until})
+
+    assert found == {"step_s": step_s, "points": []}
+
+
+async def test_a_period_has_its_own_steps_alone(bench: AdminBench) -> None:
+    metrics, now = FleetMetricsStore(bench.redis), int(time.time() // 10)
+    await metrics._write(RINGS[0], [(now - back, [sums(2)]) for back in range(100)], now)
+    first = (now - 60) * 10.0
+
+    points = (await bench.done("GET", "/history", params={"from": first, "until": first + 200}))["points"]
+
+    assert [point["at"] for point in points] == [first + 10 * step for step in range(20)]
+
+
+async def test_a_longer_period_is_refused(bench: AdminBench) -> None:
+    params = {"from": 1_000_000.0, "until": 1_000_000.0 + 32 * 86_400}
+    assert await bench.refused("GET", "/history", params=params) == (400, "invalid_request_error", "from")
+
+
+@pytest.mark.parametrize(
+    "query", ["span=year", "span=", "lane=fast", "until=nan", "until=-1", "until=1e99", "limit=1", "from=nan", "from=x"]
+)
 async def test_other_questions_are_refused(bench: AdminBench, query: str) -> None:
     status, code, _ = await bench.refused("GET", f"/history?{query}")
 

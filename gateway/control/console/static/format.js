@@ -61,6 +61,9 @@ export function dated(seconds) {
   return shown;
 }
 
+const short_ = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+export const shortMoment = (seconds) => short_.format(new Date(seconds * 1000));
+
 /** A Unix time relative to now. */
 export function ago(seconds) {
   if (seconds == null) return NOTHING;

@@ -1,9 +1,12 @@
 // Charts over time, drawn by uPlot in the theme's colours, each with a sentence for screen readers. The page loads
 // uPlot before all modules with a script tag: its minified build is not a module.
 
-import { fill, h } from "../dom.js";
+import { fill, h, svg } from "../dom.js";
+import { openDialog } from "./dialog.js";
+import { topOf, withGaps } from "./series.js";
 
-const HEIGHT = 132;
+const HEIGHT = 170;
+const LARGE = 460;
 const drawn = new Set();
 document.addEventListener("themechange", () => drawn.forEach((each) => each.redraw()));
 
@@ -18,22 +21,55 @@ export function colour(name, alpha = 1) {
 }
 
 const SHORTEST_S = 60;
+/** A shorter selection is a click. */
+const SHORTEST_PX = 8;
 
 /**
  * `series`: a list of `{name, colour, dash?, area?, quiet?}`, with colours as custom properties. `shown(value)` formats
- * a figure with its unit. `ceiling` fixes the top of the scale. Returns `{element, update(times, values, from?)}`, with
- * times in Unix seconds; `from` is the start of the axis.
+ * a figure with its unit. `ceiling` fixes the top of the scale, else a few outliers are cut off. `onzoom(from, to)` is
+ * called with a stretch that was selected. Returns `{element, update(times, values, axis?)}`, with times in Unix seconds;
+ * `axis` is `{from, to, step}`: the ends of the axis, and the distance of two values, for gaps.
  */
-export function chart({ title, series, shown, ceiling = null, height = HEIGHT, isTime = true, xShown = null, signal }) {
+export function chart(options) {
+  const small = drawing(options);
+  let [large, last] = [null, null];
+  const enlarge = h("button", { type: "button", class: "quiet icon enlarge", "aria-label": `Enlarge ${options.title}`, onclick: open },
+    svg("svg", { viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, svg("path", { d: "M1 1h6v2H3v4H1zm8 12h4V9h2v6H9z" })));
+  small.element.querySelector("figcaption").append(enlarge);
+
+  async function open() {
+    const over = new AbortController();
+    const onzoom = options.onzoom && ((from, to) => options.onzoom(from, to));
+    large = drawing({ ...options, onzoom, height: LARGE, signal: over.signal });
+    const closed = openDialog(options.title, (close) => [large.element, h("div", { class: "buttons" }, h("button", { type: "button", class: "quiet", onclick: () => close() }, "Close"))], "wide");
+    if (last) large.update(...last);
+    await closed;
+    over.abort();
+    large = null;
+  }
+  return {
+    element: small.element,
+    update(...values) {
+      last = values;
+      small.update(...values);
+      large?.update(...values);
+    },
+  };
+}
+
+function drawing({ title, series, shown, ceiling = null, height = HEIGHT, isTime = true, xShown = null, onzoom = null, signal }) {
   const legend = h("span", { class: "legend" }, ...series.filter(({ quiet }) => !quiet).map(({ name, colour: key, dash }) =>
     h("span", {}, h("span", { class: `line ${dash ? "dashed" : ""} c-${key}` }), name)));
   const latest = h("span", { class: "latest" });
+  const cutOff = h("span", { class: "cut" });
   const place = h("div", { class: "canvas", role: "img", "aria-label": title });
   const nothing = h("p", { class: "empty" }, "There are no measurements in this period.");
-  const element = h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-title" }, title), latest, legend), place, nothing);
+  const element = h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-title" }, title, " ", cutOff), latest, legend), place, nothing);
+  place.style.minHeight = nothing.style.minHeight = `${height}px`;
   let data = null;
   let plot = null;
-  let begin = null;
+  let ends = {};
+  let top = 1;
 
   function options(width) {
     const ink = colour("muted");
@@ -42,9 +78,9 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
       width,
       height,
       legend: { show: false },
-      cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
+      cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: onzoom !== null, y: false } },
       padding: [8, 30, 0, 0],
-      scales: { x: { time: isTime, range: span }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), ceiling ?? (high > 0 ? high * 1.1 : 1)] } },
+      scales: { x: { time: isTime, range: span }, y: { range: (_, low) => [Math.min(0, low ?? 0), ceiling ?? top] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 26, ...(isTime ? { values: times } : { values: (_, splits) => splits.map(xShown ?? String) }) },
         { ...axis, size: 58, space: 34, values: (_, splits) => splits.map((each) => shown(each)) },
@@ -58,13 +94,16 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
         points: { show: (u) => u.data[0].length < 3, size: 4 },
         spanGaps: false,
       }))],
-      hooks: { setCursor: [tell] },
+      hooks: { setCursor: [tell], setSelect: [select] },
     };
   }
 
   function span() {
     const [low, high] = [data[0][0], data[0].at(-1)];
-    return isTime ? [Math.min(begin ?? low, high - SHORTEST_S), high] : [low, Math.max(high, low + 1)];
+    return isTime ? [Math.min(ends.from ?? low, high - SHORTEST_S), Math.max(ends.to ?? high, high)] : [low, Math.max(high, low + 1)];
+  }
+  function select({ select: { left, width } }) {
+    if (width > SHORTEST_PX) onzoom?.(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
   }
   function tell(u) {
     const at = u.cursor.idx;
@@ -94,9 +133,13 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
     plot?.destroy();
   });
 
-  function update(xs, values, from = null) {
-    begin = from;
-    data = [xs, ...values];
+  function update(xs, values, axis = {}) {
+    ends = axis;
+    const [times_, broken] = withGaps(xs, values, axis.step ?? Infinity);
+    data = [times_, ...broken];
+    const scale = topOf(values.filter((_, i) => !series[i].dash));
+    top = scale.top;
+    fill(cutOff, scale.cut === null || ceiling !== null ? null : `highest: ${shown(scale.cut)}, cut off`);
     const hasAny = values.some((each, i) => !series[i].dash && each.some((value) => value != null));
     place.hidden = !hasAny;
     nothing.hidden = hasAny;

@@ -5,7 +5,7 @@ import { fill, freshId, h } from "../dom.js";
 import { fromNanos, toNanos } from "./money.js";
 
 /** Opens a dialog and resolves when it is closed. `body(close)` creates its content. */
-export function openDialog(title, body) {
+export function openDialog(title, body, kind = null) {
   const titleId = freshId("dialog");
   return new Promise((resolve) => {
     let result;
@@ -13,7 +13,7 @@ export function openDialog(title, body) {
       result = value;
       dialog.close();
     };
-    const dialog = h("dialog", { "aria-labelledby": titleId }, h("h2", { id: titleId }, title));
+    const dialog = h("dialog", { "aria-labelledby": titleId, class: kind }, h("h2", { id: titleId }, title));
     dialog.append(...[body(close)].flat());
     dialog.addEventListener("close", () => {
       dialog.remove();

@@ -1,26 +1,30 @@
-// The points of a chart: the gateway's history, followed by live data.
+// The points of a chart: the gateway's history, followed by live data if the period ends now.
 
-const SPAN_S = { "15m": 900, day: 86_400, month: 31 * 86_400 };
+import { edges } from "./range.js";
+
 const MOST_LIVE = 900;
 
 export class History {
   #kept = [];
   #live = [];
+  #step = 1;
 
-  constructor(span) {
-    /** The shown period in seconds. */
-    this.span = SPAN_S[span];
+  /** `range`: the shown period, as `rangeOf` returns it. */
+  constructor(range) {
+    this.range = range;
   }
 
   /** Sets the gateway's history, oldest first. */
-  replace(points) {
+  replace({ points, step_s: step }) {
     this.#kept = points;
+    this.#step = step;
     const last = points.at(-1)?.at ?? 0;
     this.#live = this.#live.filter(({ at }) => at > last);
   }
 
   /** Adds the current overview. */
   add(overview) {
+    if (this.range.to !== null) return;
     const lanes = Object.fromEntries(overview.lanes.map((lane) => [lane.lane, lane]));
     const point = { at: overview.at, lanes, refusals: overview.refusals ?? null, kv_used: kvUsed(overview.workers), isNow: true };
     if (overview.at > (this.#live.at(-1)?.at ?? 0)) this.#live.push(point);
@@ -30,9 +34,14 @@ export class History {
   points() {
     const last = this.#kept.at(-1)?.at ?? 0;
     const fresh = this.#kept.length ? this.#live.slice(-1).filter(({ at }) => at > last) : this.#live;
-    const all = [...this.#kept, ...fresh];
-    const since = (all.at(-1)?.at ?? 0) - this.span;
-    return all.filter(({ at }) => at >= since);
+    const [from] = edges(this.range);
+    return [...this.#kept, ...fresh].filter(({ at }) => at >= from - this.#step);
+  }
+
+  /** The axis of a chart of all points. */
+  axis() {
+    const [from, to] = edges(this.range);
+    return { from, to, step: this.#kept.length ? this.#step : 1 };
   }
 }
 

@@ -3,19 +3,19 @@
 import { fill, h, setText } from "../dom.js";
 import { amount, count, duration, percent, rate } from "../format.js";
 import { chart } from "./chart.js";
-import { figure, laneClass, laneTitle } from "./pieces.js";
+import { figure, laneClass, laneTitle, link } from "./pieces.js";
 
 const PERCENTILES = ["p50", "p95", "p99"];
 
-export function lanePanel(lane, signal) {
+export function lanePanel(lane, signal, onzoom) {
   const figures = h("dl", { class: "figures" });
   const aims = {};
   let drawn = "";
-  const plots = charts(lane, aims, signal);
+  const plots = charts(lane, aims, { signal, onzoom });
   const element = h("section", { class: `card lane ${laneClass(lane)}` },
     h("header", {}, h("h2", {}, laneTitle(lane)), h("p", { class: "targets muted" })),
     figures);
-  const plotted = h("section", { class: `card lane ${laneClass(lane)}` }, h("h2", {}, laneTitle(lane), " over time"), h("div", { class: "plots" }, ...plots.map(({ shown }) => shown.element)));
+  const plotted = h("section", { class: `card lane ${laneClass(lane)}` }, h("div", { class: "row-head" }, h("h2", {}, laneTitle(lane)), link(`#/requests?lane=${lane}&slowest=ttft`, "Its slowest requests and their traces")), h("div", { class: "plots" }, ...plots.map(({ shown }) => shown.element)));
   const targets = element.querySelector(".targets");
 
   function update(now) {
@@ -25,10 +25,10 @@ export function lanePanel(lane, signal) {
     if (state !== drawn) fill(figures, ...figuresOf(now)); // keeps a selection if nothing has changed
     drawn = state;
   }
-  function plot(points, name, from) {
+  function plot(points, name, axis) {
     const xs = points.map(({ at }) => at);
     const of = (read) => points.map((point) => (point.lanes?.[name] ? (read(point.lanes[name]) ?? null) : null));
-    for (const { shown, reads } of plots) shown.update(xs, reads.map(of), from);
+    for (const { shown, reads } of plots) shown.update(xs, reads.map(of), axis);
   }
   return { element, plots: plotted, update, plot };
 }
@@ -50,7 +50,7 @@ function figuresOf(now) {
   ];
 }
 
-function charts(lane, aims, signal) {
+function charts(lane, aims, rest) {
   const hue = lane === "throughput" ? "throughput" : "latency";
   const percentiles = [
     { name: "p50", colour: `${hue}-soft` },
@@ -60,13 +60,13 @@ function charts(lane, aims, signal) {
   ];
   const read = (field) => [...PERCENTILES.map((each) => (now) => now[field]?.[each])];
   return [
-    { shown: chart({ title: "First token (TTFT)", series: percentiles, shown: duration, signal }), reads: [...read("ttft_ms"), targetWhere("ttft_ms", aims)] },
-    { shown: chart({ title: "Further tokens (TPOT)", series: percentiles, shown: duration, signal }), reads: [...read("tpot_ms"), targetWhere("tpot_ms", aims)] },
+    { shown: chart({ title: "First token (TTFT)", series: percentiles, shown: duration, ...rest }), reads: [...read("ttft_ms"), targetWhere("ttft_ms", aims)] },
+    { shown: chart({ title: "Further tokens (TPOT)", series: percentiles, shown: duration, ...rest }), reads: [...read("tpot_ms"), targetWhere("tpot_ms", aims)] },
     {
-      shown: chart({ title: "Requests", series: [{ name: "running", colour: hue, area: true }, { name: "queued", colour: "info" }, { name: "preempted", colour: "warn" }], shown: count, signal }),
+      shown: chart({ title: "Requests", series: [{ name: "running", colour: hue, area: true }, { name: "queued", colour: "info" }, { name: "preempted", colour: "warn" }], shown: count, ...rest }),
       reads: [(now) => now.running, (now) => now.queued, (now) => now.preempted],
     },
-    { shown: chart({ title: "Throughput, tokens/s", series: [{ name: "tokens/s", colour: hue, area: true }], shown: rate, signal }), reads: [(now) => now.tokens_per_s] },
+    { shown: chart({ title: "Throughput, tokens/s", series: [{ name: "tokens/s", colour: hue, area: true }], shown: rate, ...rest }), reads: [(now) => now.tokens_per_s] },
   ];
 }
 

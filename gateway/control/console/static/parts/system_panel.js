@@ -9,9 +9,9 @@ import { table } from "./table.js";
 
 const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => total + each, 0);
 
-export function systemPanel(signal) {
-  const kv = chart({ title: "KV memory in use", series: [{ name: "used", colour: "accent", area: true }], shown: percent, ceiling: 1, signal });
-  const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, signal });
+export function systemPanel(signal, onzoom) {
+  const kv = chart({ title: "KV memory in use", series: [{ name: "used", colour: "accent", area: true }], shown: percent, ceiling: 1, onzoom, signal });
+  const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, onzoom, signal });
   const codes = h("div", { class: "codes" });
   const workers = workersTable();
   const elements = [
@@ -26,12 +26,12 @@ export function systemPanel(signal) {
     latest = now;
     workers.update(now.workers);
   }
-  function plot(points, from) {
+  function plot(points, axis) {
     const xs = points.map(({ at }) => at);
     const kept = points.filter(({ isNow }) => !isNow);
     if (latest) drawCodes(codes, kept.length ? summed(kept) : latest.refusals, latest.window_s, kept.length > 0);
-    kv.update(xs, [points.map((point) => point.kv_used ?? null)], from);
-    refused.update(xs, [points.map(({ refusals, isNow }) => (refusals && !isNow ? sum(refusals) : null))], from);
+    kv.update(xs, [points.map((point) => point.kv_used ?? null)], axis);
+    refused.update(xs, [points.map(({ refusals, isNow }) => (refusals && !isNow ? sum(refusals) : null))], axis);
   }
   return { elements, plots, update, plot };
 }

@@ -7,6 +7,7 @@ import { every } from "../live.js";
 import { bars } from "../parts/bars.js";
 import { chart } from "../parts/chart.js";
 import { badge, card, isCounted, laneTag, limitMeter, segmented } from "../parts/pieces.js";
+import { edges, rangeOf, rangePicker, rangeQuery } from "../parts/range.js";
 import { table } from "../parts/table.js";
 import { money } from "../parts/money.js";
 
@@ -44,26 +45,32 @@ export async function budgets(place, state) {
   ]);
 }
 
-/** Its rate, running and waiting requests, over 15 minutes, a day or a month. */
+/** Its rate, running and waiting requests, over a period. */
 function workOf({ id, signal }) {
-  let span = "15m";
+  let range = rangeOf(new URLSearchParams());
   const pace = chart({ title: "Output tokens/s", series: [{ name: "tokens/s", colour: "accent", area: true }], shown: rate, signal });
   const requests = chart({ title: "Requests", series: [{ name: "running", colour: "accent", area: true }, { name: "waiting", colour: "info" }], shown: rate, signal });
   const refused = chart({ title: "Refused in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, signal });
-  const spans = segmented("Time shown", [["15m", "15 minutes"], ["day", "Day"], ["month", "Month"]], span, (chosen) => {
-    span = chosen;
+  const picker = h("div");
+  const choose = (fields) => {
+    range = rangeOf(fields);
+    drawPicker();
     read();
-  });
-  const element = h("section", { class: "card work", hidden: true }, h("div", { class: "row-head" }, h("h2", {}, "Work"), spans), h("div", { class: "thirds" }, pace.element, requests.element, refused.element));
+  };
+  const drawPicker = () => fill(picker, rangePicker(range, choose));
+  drawPicker();
+  const element = h("section", { class: "card work", hidden: true }, h("div", { class: "row-head" }, h("h2", {}, "Work"), picker), h("div", { class: "thirds" }, pace.element, requests.element, refused.element));
   async function read() {
-    const found = await getIfThere("/history", { span, tenant: id }, signal);
+    const found = await getIfThere("/history", { ...rangeQuery(range), tenant: id }, signal);
     element.hidden = found === null;
     const points = (found?.points ?? []).filter(({ tenant }) => tenant);
     const xs = points.map(({ at }) => at);
     const of = (field) => points.map(({ tenant }) => tenant[field] ?? null);
-    pace.update(xs, [of("tokens_per_s")]);
-    requests.update(xs, [of("running"), of("queued")]);
-    refused.update(xs, [of("refused")]);
+    const [from, to] = edges(range);
+    const axis = { from, to, step: found?.step_s };
+    pace.update(xs, [of("tokens_per_s")], axis);
+    requests.update(xs, [of("running"), of("queued")], axis);
+    refused.update(xs, [of("refused")], axis);
   }
   return { element, read };
 }

@@ -90,7 +90,7 @@ def _opened() -> Iterator[ScriptPage]:
         yield ScriptPage(chromium.new_page())
 
 
-@pytest.fixture(scope="module")  # Playwright keeps an event loop running, beside which no other test has one
+@pytest.fixture(scope="package")  # Playwright keeps an event loop running, beside which no other test has one
 def scripts() -> Iterator[ScriptPage]:
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if browser.CHROMIUM is None:

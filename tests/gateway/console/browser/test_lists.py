@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.console.conftest import ScriptPage
-from tests.gateway.console.test_questions import PATH, TENANT, asked
+from tests.gateway.console.browser.conftest import ScriptPage
+from tests.gateway.console.browser.test_questions import PATH, TENANT, asked
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.console.conftest import ScriptPage
+from tests.gateway.console.browser.conftest import ScriptPage
 
 pytestmark = pytest.mark.slow
 

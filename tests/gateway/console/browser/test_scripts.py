@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fairlane.quotas.tenants import Tenant
-from tests.gateway.console.conftest import ScriptPage
+from tests.gateway.console.browser.conftest import ScriptPage
 from tests.support.system.browser import CROWDED
 
 pytestmark = pytest.mark.slow
