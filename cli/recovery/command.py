@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ def restore(
 async def save(here: Place, where: str, *, with_files: bool = True) -> Document:
     """Make a backup and describe it. Raises CommandError, STORE_ERRORS."""
     began_s, kept = time.time(), place_of_backups(where)
-    archive = Archive(kept, f"{datetime.fromtimestamp(began_s, UTC):%Y%m%dT%H%M%SZ}")
+    archive = Archive(kept, f"{datetime.fromtimestamp(began_s, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
     async with place.client(here.budgets_url) as client:
         stored = await _schema(client)
         if refusal := schema.refusal(stored):

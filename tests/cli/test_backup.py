@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
 from fairlane.cli.client import CommandError
+from fairlane.cli.embedded_store import EmbeddedStore, only_one
 from fairlane.cli.recovery import command, contents, snapshot
 from fairlane.cli.recovery.place import Place
 from fairlane.gateway.control.operators.admin_key import AdminKeys
@@ -357,6 +358,33 @@ def test_the_commands(valkey_url: str, tmp_path: Path) -> None:
         client.flushall()
     restored = run("restore", str(where), "--name", document["backup"])
     assert (restored.exit_code, restored.stdout.split()[:2]) == (0, ["field", "value"])
+
+
+def test_the_embedded_store_is_started_unless_serve_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, where = tmp_path / "data", str(tmp_path / "backups")
+    monkeypatch.setenv("FAIRLANE_DATA_DIR", str(data))
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(cli.app, arguments)
+
+    with only_one(data):  # as `fairlane serve` does
+        store = EmbeddedStore(data / "store")
+        store.start()
+        with redis.from_url(store.url) as client:
+            client.set("fl:admin-key", "00")
+        assert run("backup", where).exit_code == 0
+        store.stop()
+    assert run("backup", where).exit_code == 0
+    assert "is not empty" in run("restore", where).stderr
+    monkeypatch.setenv("FAIRLANE_DATA_DIR", str(tmp_path / "other"))
+    assert "other does not exist, and FAIRLANE_REDIS_URL names no store" in run("backup", where).stderr
+    assert run("restore", where).exit_code == 0
+
+    again = EmbeddedStore(tmp_path / "other" / "store")
+    again.start()
+    with redis.from_url(again.url) as client:
+        assert client.get("fl:admin-key") == b"00"
+    again.stop()
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,26 @@ def test_what_list_prints_can_be_applied_and_changes_nothing(command: Command, f
     assert command.ok("tenants", "list", "-o", form) == file.read_text()
 
 
+def test_what_list_prints_makes_the_tenants_again(command: Command, file: Path) -> None:
+    file.write_text(
+        "tenants:\n"
+        "  - {id: child, parent: top, shadow: [tokens_per_day], limits_by: [{model: tiny, limits: {tokens_per_day: 5}}]}\n"
+        "  - {id: top, models: [tiny], model_aliases: {gpt: tiny}, limits: {spend_per_day: 9}, unknown_fields: refuse}\n"
+    )
+    apply(command, file)
+    before = command.json("tenants", "list", "--json")
+    file.write_text(command.ok("tenants", "list", "-o", "yaml"))
+    for tenant in ("child", "top"):
+        command.ok("tenants", "delete", tenant, "--yes")
+
+    apply(command, file)
+
+    new = {"created_at": 0, "version": 0}
+    assert [{**each, **new} for each in command.json("tenants", "list", "--json")] == [
+        {**each, **new} for each in before
+    ]
+
+
 def test_a_dry_run_says_all_and_changes_nothing(command: Command, file: Path) -> None:
     said = apply(command, file, "--dry-run")
 
