@@ -187,6 +187,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     responses_kept_bytes: ByteSize = ByteSize(64 * 2**20)
     # After SIGTERM, streams may continue for this long; then they end with an error.
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
+    # Where entries of the audit log are exported, as those of the ledger. Empty: no export.
+    audit_export_url: str = ""
     # How long the ledger's sums are kept by day. Older days are summed into months.
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400
     # How long the sums by month are kept after that.
@@ -318,6 +320,7 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         ("quota_redis_url", settings.quota_store_url, urls.check),
         ("gateway.files.url", settings.files_url, storage),
         ("gateway.ledger.export_url", settings.gateway.ledger.export_url or settings.files_url, storage),
+        ("gateway.audit_export_url", settings.gateway.audit_export_url or settings.files_url, storage),
     ):
         try:
             check(url)

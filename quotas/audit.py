@@ -4,16 +4,17 @@ No script sees both the log and a root. The script of a change therefore writes 
 caller, or the upkeep if the caller was killed, moves it to the log, idempotently by the entry's id."""
 
 import asyncio
+import builtins
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.escrow.transfers import VALID_MS
 from fairlane.quotas.scripts import Database, Redis, Reply, ResponseError
-from fairlane.quotas.upkeep import ActiveRoots
+from fairlane.quotas.upkeep import ActiveRoots, Unexported
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import StoreUnavailable
 
@@ -24,6 +25,8 @@ LONGEST_VALUE = 300
 MOVED_AT_ONCE = 100
 REDACTED_AT_ONCE = 200
 _REDACTED = "{}"
+# The rest of the log's name after its key, and the name of its export's marks.
+_EXPORTED = ("", keyspace.AUDIT_EXPORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,27 @@ class Audit:
             return []  # the id 0-0, before which XREVRANGE takes no end
         start = "+" if after is None else f"({after}"
         reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, "-", "COUNT", limit)
-        return [_entry(entry_id, values) for entry_id, values in reply]
+        return _entries(reply)
+
+    async def accounts(self, *, lately: bool = False) -> AsyncIterator[tuple[str, str]]:
+        """Yield the one place of entries to export: the log belongs to no account and root."""
+        yield "", ""
+
+    async def export_state(self) -> str:
+        return await self._database.call("GET", keyspace.AUDIT_EXPORT) or ""
+
+    async def write_export_state(self, seen: str, new: str) -> bool:
+        return bool(await self._database.run("export_write", keyspace.AUDIT_EXPORT, seen, new))
+
+    async def unexported(self, root: str, account: str, limit: int) -> Unexported[AuditEntry]:
+        after, number, lost, reply = await self._database.run("ledger_unexported", keyspace.AUDIT, *_EXPORTED, limit)
+        return Unexported(after, number, lost, _entries(reply))
+
+    async def between(self, root: str, account: str, after: str, last: str) -> builtins.list[AuditEntry]:
+        return _entries(await self._database.call("XRANGE", keyspace.AUDIT, f"({after}", last))
+
+    async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
+        await self._database.run("ledger_exported", keyspace.AUDIT, *_EXPORTED, after, last, number)
 
     async def redact(self, tenant: str, until_ms: int) -> int:
         """Remove the changed values from the entries of a tenant and its keys up to a time; actor, action and time
@@ -163,6 +186,14 @@ def _shortened(value: object) -> object:
         return {name: _shortened(inner) for name, inner in value.items()}
     length = len(json.dumps(value))
     return value if length <= LONGEST_VALUE else {"left_out": f"{length} characters"}
+
+
+def _entries(reply: Reply) -> list[AuditEntry]:
+    # A command returns fields as a dict, a script as a list.
+    return [
+        _entry(name, values if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True)))
+        for name, values in reply
+    ]
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> AuditEntry:

@@ -82,9 +82,12 @@ Keys outside the roots:
     fl:gateways              zset       gateways that share the budgets, by their last heartbeat, ms
     fl:rollup                string     set while ledgers are rolled up, and for a day afterwards
     fl:export                string     the last segment of the ledgers' export, and whether it is written (JSON)
+    fl:export:audit          string     the same of the audit log's export
     fl:exporter              string     the gateway that exports the ledgers; expires after some seconds
+    fl:exporter:audit        string     the same of the audit log's
     fl:audit                 stream     changes by the admin API, about the last 100,000
     fl:audited:{fl:audit}    zset       ids of those entries, by when they were written, ms
+    fl:exported:{fl:audit}   hash       id of the last exported entry of the audit log, and number, as in exported:<T>
     fl:redacted:{fl:audit}   stream     the audit log as an erasure rewrites it, until it replaces the log
     fl:redacting:{fl:audit}  string     the caller that rewrites it; expires after some seconds
 """
@@ -102,6 +105,9 @@ ROLL_UP = "fl:rollup"
 EXPORT = "fl:export"
 EXPORTER = "fl:exporter"
 AUDIT = "fl:audit"
+AUDIT_EXPORT = "fl:export:audit"
+AUDIT_EXPORTER = "fl:exporter:audit"
+AUDIT_EXPORTED = f"fl:exported:{{{AUDIT}}}"
 PRICES_ROOT = "#prices"
 PRICES = f"fl:quota:{{{PRICES_ROOT}}}:prices"
 # Separates a tenant's id from its incarnation; no id contains it.

@@ -15,6 +15,7 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import FREE, Prices
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.tenants import TenantIds
+from fairlane.quotas.upkeep import Unexported
 from fairlane.store.bounds import PER_CALL
 
 GROUPS = ("day", "lane", "model", "key")
@@ -84,18 +85,6 @@ class LedgerEntry:
     kv_block_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Unexported:
-    """The next entries of one account to export."""
-
-    after: str
-    # How many entries the ledger had before these, since its beginning.
-    number: int
-    # Entries trimmed before they were exported.
-    lost: int
-    entries: list[LedgerEntry]
-
-
 class Ledger:
     """The ledger of any account, also of deleted tenants, and its export. Every call may raise StoreUnavailable."""
 
@@ -162,9 +151,9 @@ class Ledger:
     async def write_export_state(self, seen: str, new: str) -> bool:
         return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
 
-    async def unexported(self, root: str, account: str, limit: int) -> Unexported:
+    async def unexported(self, root: str, account: str, limit: int) -> Unexported[LedgerEntry]:
         after, number, lost, reply = await self._database.run(
-            "ledger_unexported", keyspace.of_root(root), account, limit
+            "ledger_unexported", keyspace.of_root(root), *_exported_names(root, account), limit
         )
         return Unexported(after, number, lost, _entries(reply))
 
@@ -174,7 +163,8 @@ class Ledger:
 
     async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
         """Record that the entries after `after` are exported; `number` counts all up to `last`. Repeatable."""
-        await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
+        names = _exported_names(root, account)
+        await self._database.run("ledger_exported", keyspace.of_root(root), *names, after, last, number)
 
     async def _report(
         self, root: str, account: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
@@ -250,6 +240,11 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
         found[day.isoformat()[:7]] = "from" if first > begins else "to" if last < ends else ""
         day = following
     return found
+
+
+def _exported_names(root: str, account: str) -> tuple[str, str]:
+    """Return the rest of a ledger's name after its root's prefix, and the name of its export's marks."""
+    return f"ledger:{account}", f"{keyspace.of_root(root)}exported:{account}"
 
 
 def _entries(reply: Reply) -> list[LedgerEntry]:

@@ -1,8 +1,11 @@
-"""State that gateways sharing a store have together: active roots, live gateways, the key of pseudonyms in traces.
+"""State that gateways sharing a store have together: active roots, live gateways, the key of pseudonyms in traces, and
+what is left to export.
 
 A root is listed before it has leases or audit entries, and dropped a day after the last listing, once it has none."""
 
 import time
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis
@@ -74,3 +77,18 @@ class GatewayPresence:
 async def pseudonym_key(client: Redis) -> bytes:
     """Return the key of the pseudonyms in request traces, drawing it if there is none. Raises StoreUnavailable."""
     return bytes.fromhex(await Database(client).secret(keyspace.PSEUDONYMS))
+
+
+Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True, slots=True)
+class Unexported(Generic[Entry]):
+    """The next entries to export of one account, or of the audit log."""
+
+    after: str
+    # How many entries the ledger had before these, since its beginning.
+    number: int
+    # Entries trimmed before they were exported.
+    lost: int
+    entries: list[Entry]

@@ -5,8 +5,8 @@ import re
 # Keys of operators are in the main store, all others in that of the budgets.
 OPERATORS = re.compile(rb"fl:(admin-key$|\{operators\}:)")
 SAVED = re.compile(
-    rb"fl:(?:quota:\{|batches:|files:roots$|apikey:|imported:|claims:|audited:|"
-    rb"(?:hashing|pseudonyms|tenants|erasing|roots|reaper|export|audit)$)"
+    rb"fl:(?:quota:\{|batches:|files:roots$|apikey:|imported:|claims:|audited:|exported:|"
+    rb"(?:hashing|pseudonyms|tenants|erasing|roots|reaper|export(?::audit)?|audit)$)"
 )
 # Keys that a store without tenants never has. Gateways that outlive their store write others of the saved ones.
 IN_USE = re.compile(
@@ -16,7 +16,7 @@ IN_USE = re.compile(
 # Queues, workers, metrics, records of requests, sessions, elections and checks: gateways and workers make them again.
 TRANSIENT = re.compile(
     rb"fl:(?:\{(?!operators\})|records:|sessions?:|sign-ins?:|check:|trial|redact|"
-    rb"(?:schema|migrated|eraser|gateways|rollup|exporter)$)"
+    rb"(?:schema|migrated|eraser|gateways|rollup|exporter(?::audit)?)$)"
 )
 # Keys of a root organisation: its hash tag, and their kind.
 OF_ROOT = re.compile(rb"fl:(?:quota|batches):\{([^}]*)\}:([a-z]+)")

@@ -1,14 +1,16 @@
-"""Files, batches, and the export of the ledger, which share the storage."""
+"""Files, batches, and the exports of the ledger and the audit log, which share the storage."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.host import BatchHost
 from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
-from fairlane.gateway.control.ledger.exporter import LedgerExporter
+from fairlane.gateway.control.admin.usage import audit_lines, ledger_lines
+from fairlane.gateway.control.ledger.exporter import Exporter
 from fairlane.gateway.runtime.accounts import Accounts
 from fairlane.gateway.runtime.fleet import Fleet
 from fairlane.gateway.runtime.requests import Requests
@@ -61,22 +63,35 @@ class Batches:
         )
         self.runner = BatchRunner(host)
         telemetry.batches_open.set_function(lambda: self.runner.open_count)
-        self._exporter: LedgerExporter | None = None
-        ledger = section.ledger
-        if ledger.export_url:
-            self._exporter = exporter = LedgerExporter(
+        self._exports: dict[str, Exporter[Any]] = {}
+        every_s = section.ledger.export_every_s
+
+        def election(key: str) -> Election:
+            return Election(patient, key, gateway_id, lease_s=EXPORT_LEASES * every_s)
+
+        if section.ledger.export_url:
+            self._exports["ledger_export"] = exporter = Exporter(
                 Ledger(patient),
-                Election(patient, keyspace.EXPORTER, gateway_id, lease_s=EXPORT_LEASES * ledger.export_every_s),
-                storage(ledger.export_url),
+                election(keyspace.EXPORTER),
+                storage(section.ledger.export_url),
                 self.drafts,
-                every_s=ledger.export_every_s,
-                currency=settings.currency,
+                every_s=every_s,
+                lines=lambda account, entries: ledger_lines(account, settings.currency, entries),
             )
             telemetry.ledger_exported.read = lambda: exporter.exported
             telemetry.ledger_lost.read = lambda: exporter.lost
+        if section.audit_export_url:
+            self._exports["audit_export"] = Exporter(
+                accounts.audit,
+                election(keyspace.AUDIT_EXPORTER),
+                storage(section.audit_export_url),
+                self.drafts,
+                every_s=every_s,
+                lines=audit_lines,
+                name="audit log",
+            )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        export = None if self._exporter is None else self._exporter.run()
-        async with background(ledger_export=export):
+        async with background(**{name: each.run() for name, each in self._exports.items()}):
             yield

@@ -1,11 +1,11 @@
--- The ledger's entries: export and trimming.
+-- The ledger's entries: export, which the audit log shares, and trimming.
 
 -- name: ledger_unexported
--- Reads an account's unexported entries, oldest first; writes nothing. Returns {id of the last exported entry, number of the
+-- Reads the unexported entries of the stream KEYS[1] .. ARGV[1], oldest first; ARGV[2] names the marks of its export, and ARGV[3] is
+-- the most to read. Writes nothing. Returns {id of the last exported entry, number of the
 -- entry before those returned here, entries trimmed before they were exported, the entries as in XRANGE}.
-local account, most = ARGV[1], ARGV[2]
-local ledger, found = KEYS[1] .. 'ledger:' .. account, {}
-local exported = redis.call('HMGET', KEYS[1] .. 'exported:' .. account, 'id', 'number')
+local ledger, marks, most, found = KEYS[1] .. ARGV[1], ARGV[2], ARGV[3], {}
+local exported = redis.call('HMGET', marks, 'id', 'number')
 local after, number = exported[1] or '0-0', tonumber(exported[2])
 if redis.call('EXISTS', ledger) == 0 then return {after, number or 0, 0, {}} end
 local info = redis.call('XINFO', 'STREAM', ledger)
@@ -16,10 +16,9 @@ local lost = math.max(0, trimmed - number)
 return {after, number + lost, lost, redis.call('XRANGE', ledger, '(' .. after, '+', 'COUNT', most)}
 
 -- name: ledger_exported
--- Records that entries of an account are exported. `number` is that of the last one. Repeatable.
-local account, before, last, number = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local exported = KEYS[1] .. 'exported:' .. account
-if redis.call('EXISTS', KEYS[1] .. 'ledger:' .. account) == 0 then return end -- it was erased
+-- Records that entries of the stream are exported, named as above. `number` is that of the last one. Repeatable.
+local exported, before, last, number = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('EXISTS', KEYS[1] .. ARGV[1]) == 0 then return end -- it was erased
 if (redis.call('HGET', exported, 'id') or '0-0') ~= before then return end
 redis.call('HSET', exported, 'id', last, 'number', number)
 

@@ -89,8 +89,8 @@ def test_what_list_prints_can_be_applied_and_changes_nothing(command: Command, f
 def test_what_list_prints_makes_the_tenants_again(command: Command, file: Path) -> None:
     file.write_text(
         "tenants:\n"
-        "  - {id: child, parent: top, shadow: [tokens_per_day], limits_by: [{model: tiny, limits: {tokens_per_day: 5}}]}\n"
-        "  - {id: top, models: [tiny], model_aliases: {gpt: tiny}, limits: {spend_per_day: 9}, unknown_fields: refuse}\n"
+        "  - {id: child, parent: top, limits_by: [{model: tiny, limits: {tokens_per_day: 5}}]}\n"
+        "  - {id: top, models: [tiny], model_aliases: {gpt: tiny}, limits: {spend_per_day: 9}, reserve: full}\n"
     )
     apply(command, file)
     before = command.json("tenants", "list", "--json")

@@ -18,6 +18,7 @@ from fairlane.gateway.control.admin.inputs import AuditQuery, LedgerQuery, OfInc
 from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, page, usage_line
 from fairlane.quotas import field_checks, keyspace
+from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import LedgerEntry
 from fairlane.quotas.tenants import TenantNotFound
@@ -166,6 +167,11 @@ def ledger_lines(account: str, currency: str, entries: Iterable[LedgerEntry]) ->
     own = {"tenant": keyspace.tenant_of(account), "currency": currency}
     incarnation = {"incarnation": keyspace.incarnation_of(account)}
     return [msgspec.json.encode(_line(own, entry) | incarnation) + b"\n" for entry in entries]
+
+
+def audit_lines(_: str, entries: Iterable[AuditEntry]) -> list[bytes]:
+    """Return entries of the audit log as JSON lines."""
+    return [msgspec.json.encode(view_of(AuditView, entry)) + b"\n" for entry in entries]
 
 
 def _line(own: Mapping[str, str], entry: LedgerEntry) -> dict[str, object]:

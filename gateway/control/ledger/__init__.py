@@ -1,5 +1,7 @@
 """Export of the ledger before the store drops its entries: each entry exactly once, into a folder or a bucket.
 
+The audit log is exported in the same way, as one account.
+
     exporter.py    stores unexported entries, one segment at a time
 
 A segment is one object of JSON lines, `<day>/<number>.jsonl`, with entries of one UTC day and any number of tenants.

@@ -14,14 +14,17 @@ import redis.asyncio
 
 from fairlane.gateway.batches.storage import Drafts, FolderStorage
 from fairlane.gateway.config import LedgerSection
-from fairlane.gateway.control.ledger.exporter import LedgerExporter
+from fairlane.gateway.control.admin.usage import audit_lines, ledger_lines
+from fairlane.gateway.control.ledger.exporter import Exporter
 from fairlane.quotas import keyspace
-from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.audit import Audit, AuditEntry
+from fairlane.quotas.ledger import Ledger, LedgerEntry, RollUp
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.election import Election
-from tests.support.gateway.served import ASKED, CHAT, serving, settings, until
+from tests.support.gateway.served import ASKED, CHAT, OPERATOR, serving, settings, until
+from tests.support.quotas.auditing import note
 from tests.support.quotas.house import START_MS, RedisHouse, ask, charge, clock_lua
 from tests.support.store import topology
 
@@ -41,15 +44,15 @@ class Export:
         self.client = client
         self.folder = folder
 
-    def exporter(self, name: str = "one") -> LedgerExporter:
+    def exporter(self, name: str = "one") -> Exporter[LedgerEntry]:
         """One gateway's."""
-        return LedgerExporter(
+        return Exporter(
             Ledger(self.client),
             Election(self.client, keyspace.EXPORTER, name, lease_s=60.0),
             FolderStorage(self.folder),
             Drafts(self.folder.parent / "drafts"),
             every_s=300.0,
-            currency="USD",
+            lines=lambda account, entries: ledger_lines(account, "USD", entries),
         )
 
     async def add(self, tenant: str, at_ms: int, entries: int = 1) -> None:
@@ -169,6 +172,7 @@ async def test_an_exporter_killed_at_any_step_is_followed_by_another(
 EXPORTING = """
 import asyncio, sys
 from pathlib import Path
+from fairlane.gateway.control.admin.usage import audit_lines, ledger_lines
 from fairlane.gateway.control.ledger import exporter
 from tests.gateway.ledger.test_export import Export
 from tests.support.store import topology
@@ -239,7 +243,7 @@ async def test_two_that_export_at_the_same_time_store_each_entry_once(export: Ex
     for exporter in found:
         exporter._election = Election(export.client, f"alone-{id(exporter)}", "me", lease_s=60.0)
 
-    async def ask(exporter: LedgerExporter) -> None:
+    async def ask(exporter: Exporter[LedgerEntry]) -> None:
         for _ in range(10):
             await export.add("acme", START_MS + 3 * DAY_MS)
             await exporter.export()
@@ -293,13 +297,75 @@ async def test_a_ledger_keeps_so_many_bytes(store: redis.asyncio.Redis) -> None:
     assert 0 < await store.xlen(ledger) < 400
 
 
+def audit_exporter(export: Export, name: str = "one") -> Exporter[AuditEntry]:
+    return Exporter(
+        Audit(export.client),
+        Election(export.client, keyspace.AUDIT_EXPORTER, name, lease_s=60.0),
+        FolderStorage(export.folder),
+        Drafts(export.folder.parent / "drafts"),
+        every_s=300.0,
+        lines=audit_lines,
+        name="audit log",
+    )
+
+
+async def test_the_audit_log_is_exported_once_whatever_the_store_keeps_of_it(
+    export: Export, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit, exporter = Audit(export.client), audit_exporter(export)
+    for number in range(3):
+        await audit.append(note(number=number))
+    await exporter.export()
+    await export.client.xtrim(keyspace.AUDIT, maxlen=0, approximate=False)
+    for number in range(3, 5):
+        await audit.append(note(number=number))
+    await audit.redact("acme", 0)
+    await audit_exporter(export, "two").export()
+    await exporter._election.leave()
+    await audit_exporter(export, "two").export()
+    await audit.append(note(number=5))
+    await audit.redact("acme", await Ledger(export.client).now_ms())  # the log is replaced by a copy
+    await audit.append(note(number=6))
+    await audit_exporter(export, "two").export()
+
+    lines = export.lines()
+    assert [line["changes"].get("number") for line in lines] == [0, 1, 2, 3, 4, None, 6]
+    assert lines[0].keys() == {"id", "at", "actor", "address", "action", "target", "changes"}
+    assert not caplog.records
+
+
+async def test_entries_that_the_store_dropped_before_their_export_are_logged(
+    export: Export, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = Audit(export.client)
+    await audit.append(note())
+    await audit_exporter(export).export()
+    for _ in range(3):
+        await audit.append(note())
+    await export.client.xtrim(keyspace.AUDIT, maxlen=1, approximate=False)
+    await audit_exporter(export).export()
+
+    assert len(export.lines()) == 2
+    assert [record.message for record in caplog.records] == [
+        "2 entries of the audit log were dropped before they were exported"
+    ]
+
+
 async def test_a_gateway_exports_as_its_settings_say(valkey_url: str, tmp_path: Path) -> None:
-    ledger = LedgerSection(export_url=tmp_path.as_uri(), export_every_s=1.0)
-    async with serving(settings(valkey_url, section={"ledger": ledger})) as served:
+    ledger = LedgerSection(export_url=(tmp_path / "ledger").as_uri(), export_every_s=1.0)
+    section = {"ledger": ledger, "audit_export_url": (tmp_path / "audit").as_uri()}
+    async with serving(settings(valkey_url, section=section)) as served:
         await served.tenant()
+        async with served.http as http:
+            (await http.post("/admin/v1/tenants", json={"id": "other"}, headers=OPERATOR)).raise_for_status()
         assert (await served.post(CHAT, ASKED)).status_code == 200
         await until(lambda: b"fairlane_gateway_ledger_exported_total 1.0" in served.resources.telemetry.exposition())
 
-        [line] = Export(served.store, tmp_path).lines()
+        [line] = Export(served.store, tmp_path / "ledger").lines()
+        exported = Export(served.store, tmp_path / "audit")
+        await until(lambda: bool(exported.objects()))
 
+    assert [(line["actor"], line["action"], line["target"]) for line in exported.lines()] == [
+        ("admin", "tenant.create", "other")
+    ]
     assert (line["tenant"], line["outcome"]) == ("acme", "finished")
