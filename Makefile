@@ -70,6 +70,12 @@ bench-quotas: $(VENV)/.dev ## Budgets under contention
 bench-gpu: $(VENV)/.dev ## The engine on a GPU
 	$(BIN)/python -m benchmarks.gpu
 
+gpu-wheels: $(BIN)/python ## What benchmarks/gpu/check.sh needs on a machine with a GPU and no network
+	rm -rf benchmarks/gpu/wheels
+	$(BIN)/python -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
+		--implementation cp $(foreach version,39 35 34 31 28 27 24 17,--platform manylinux_2_$(version)_x86_64) --platform manylinux2014_x86_64 \
+		--platform manylinux1_x86_64 --constraint constraints.txt --dest benchmarks/gpu/wheels --requirement benchmarks/gpu/wheels.txt
+
 dist-vllm: $(VENV)/.dev ## The wheel of LaneScheduler for vLLM's environment, into dist/
 	$(BIN)/python -m release.vllm_wheel dist
 

@@ -1,12 +1,15 @@
 """The GPU benchmark's own arithmetic, on a tiny model and a CPU: that figures come out, not what they are."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
 from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import serving
 from benchmarks.gpu.stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.kv.cache import KVCache
@@ -84,3 +87,11 @@ def test_swaps_bring_the_same_blocks_back(stand: Stand) -> None:
 
     assert out == back == pytest.approx(8 * BLOCK_SIZE * stand.token_bytes / 1e-3 / 1e9)
     assert torch.equal(before, stand.cache.pool)
+
+
+@pytest.mark.thorough
+def test_a_latency_lane_is_measured_beside_a_flood(tmp_path: Path) -> None:
+    file = tmp_path / "lines.json"
+
+    assert serving.main(["--shape", "tiny", "--seconds", "1", "--json", str(file)]) in (0, 1)
+    assert all(line["value"] > 0 for line in json.loads(file.read_text()))
