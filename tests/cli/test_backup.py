@@ -12,13 +12,15 @@ import msgspec
 import pytest
 import redis
 import redis.asyncio
+from obstore.store import MemoryStore
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
 from fairlane.cli.client import CommandError
 from fairlane.cli.embedded_store import EmbeddedStore, only_one
-from fairlane.cli.recovery import command, contents, snapshot
+from fairlane.cli.recovery import archive, command, contents, snapshot
 from fairlane.cli.recovery.place import Place
+from fairlane.gateway.batches.storage import BucketStorage
 from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.quotas.api_keys import KeyStore, public_id
 from fairlane.quotas.audit import Audit
@@ -31,7 +33,7 @@ from fairlane.store import checks, schema
 from fairlane.store.checks import GATEWAY_COMMANDS, FaultKind
 from tests.support.quotas.auditing import note
 from tests.support.quotas.house import ask, charge
-from tests.support.store import acl
+from tests.support.store import acl, topology
 
 LIMITS = {"tokens_per_day": 1_000_000, "tokens_per_minute": 500_000, "tokens_per_month": 2_000_000}
 LEASE_MS = 100
@@ -315,6 +317,47 @@ async def test_nothing_works_on_a_store_until_an_interrupted_restore_is_repeated
 
 
 @pytest.mark.anyio
+async def test_operators_and_budgets_are_restored_into_their_own_stores(
+    valkey_url: str, file_url: str, tmp_path: Path, where: str
+) -> None:
+    split = Place(valkey_url, file_url, tmp_path.as_uri(), tmp_path)
+    async with topology.client(valkey_url) as main, topology.client(file_url) as budgets:
+        await AdminKeys(main, None).ensure()
+        await TenantStore(budgets).create({"id": "acme"})
+        before = {key: await main.get(key) for key in ("fl:admin-key",)}
+        made = await command.save(split, where)
+        for client in (main, budgets):
+            await client.flushall()
+
+        await command.load(split, where, None)
+        assert set(await main.keys("fl:*")) == {b"fl:admin-key", schema.KEY.encode()}
+        assert await budgets.get("fl:admin-key") is None
+        assert [tenant.id for tenant in await TenantStore(budgets).list()] == ["acme"]
+        await budgets.flushall()
+        await main.flushall()
+
+        await command.load(Place(valkey_url, valkey_url, split.files_url, split.drafts), where, made["backup"])
+        assert {key: await main.get(key) for key in before} == before
+        assert [tenant.id for tenant in await TenantStore(main).list()] == ["acme"]
+
+
+@pytest.mark.anyio
+async def test_a_backup_may_be_in_a_bucket(
+    store: redis.asyncio.Redis, place: Place, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, bucket = await state(store, key), BucketStorage(MemoryStore())
+    monkeypatch.setattr(archive, "storage", lambda _: bucket)
+
+    made = await command.save(place, "s3://backups")
+    await restored(store, place, "s3://backups")
+
+    assert await state(store, key) == before
+    with pytest.raises(CommandError, match=r"other has no manifest.json: it is no backup"):
+        await command.load(place, "s3://backups", "other")
+    assert made["files"] == 0
+
+
+@pytest.mark.anyio
 async def test_the_rights_that_the_documentation_names_are_enough(
     store: redis.asyncio.Redis, place: Place, where: str, key: str
 ) -> None:
@@ -338,7 +381,7 @@ async def test_a_place_without_a_backup_is_named(place: Place, where: str) -> No
 
 
 def test_the_commands(valkey_url: str, tmp_path: Path) -> None:
-    with redis.from_url(valkey_url) as client:
+    with redis.from_url(topology.one_server(valkey_url)) as client:
         client.set("fl:admin-key", "00")
     where, environ = tmp_path / "backups", {"FAIRLANE_REDIS_URL": valkey_url, "FAIRLANE_DATA_DIR": str(tmp_path)}
 
