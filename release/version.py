@@ -5,6 +5,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PLACES = (
@@ -23,10 +24,10 @@ MENTION = re.compile(
 )
 
 
-def project() -> dict[str, str]:
-    """Return the name, the version and the URL of the sources."""
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return {"name": table["name"], "version": table["version"], "source": table["urls"]["Source"]}
+def project() -> dict[str, Any]:
+    """Return the table `project` of pyproject.toml."""
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return table
 
 
 def files() -> Iterator[Path]:

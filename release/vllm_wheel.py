@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from setuptools import build_meta  # type: ignore[import-untyped]
+from setuptools import build_meta
 
 ROOT = Path(__file__).parents[1]
 NAME, PLUGIN, PAGE = "fairlane-vllm", "fairlane.worker.vllm", "release/fairlane-vllm.md"
