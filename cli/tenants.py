@@ -33,6 +33,7 @@ FIELDS = {
     "preemption": Annotated[str | None, typer.Option(help="exact or fast.")],
     "reserve": Annotated[str | None, typer.Option(help="progressive or full.")],
     "unknown_fields": Annotated[str | None, typer.Option(help="ignore or refuse.")],
+    "self_service": Annotated[str | None, typer.Option(help="none, or keys: its keys may manage keys.")],
     "share_group": Annotated[str | None, typer.Option(help="Tenants of one group share cached prompts.")],
     "limit": client.LimitOptions,
     "limit_by": Annotated[

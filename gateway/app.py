@@ -51,6 +51,8 @@ from fairlane.gateway.control.console import sign_in
 from fairlane.gateway.control.openapi import document as openapi
 from fairlane.gateway.control.openapi import headers as openapi_headers
 from fairlane.gateway.control.openapi import page as openapi_page
+from fairlane.gateway.control.self_service.account import OwnAccount
+from fairlane.gateway.control.self_service.keys import OwnKeys
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
@@ -150,6 +152,7 @@ def create_app(resources: Resources) -> Starlette:
                 "/v1/limits",
                 ShowLimits(resources.accounts.quotas, resources.fleet.stored.waiting, resources.batches.records),
             ),
+            *[tenant(*each) for each in _self_service(resources)],
             tenant("GET", requests.ONE_PATH, requests.ShowRequest(resources.insight.records)),
             *_status_routes(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
@@ -184,6 +187,12 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
         ("GET", f"{batches.PATH}/{{batch}}", of_batches.show),
         ("POST", f"{batches.PATH}/{{batch}}/cancel", of_batches.cancel),
     ]
+
+
+def _self_service(resources: Resources) -> list[tuple[str, str, Endpoint]]:
+    accounts, timeout_s = resources.accounts, resources.settings.gateway.body_timeout_s
+    account = OwnAccount(accounts.ledger, accounts.pools.report, resources.insight.records, resources.settings.currency)
+    return [*account.routes(), *OwnKeys(accounts.keys, timeout_s, accounts.authenticator.forget).routes()]
 
 
 def metrics_app(resources: Resources) -> Starlette:

@@ -67,6 +67,16 @@ class Scopes:
     def may_act_as(self, tenant: str) -> bool:
         return self.act_as is not None and tenant in self.act_as
 
+    def exceeds(self, other: "Scopes") -> str | None:
+        """Return the name of a scope that allows what `other` does not, or None."""
+        for name, covers in _COVERS.items():
+            own, wider = getattr(self, name), getattr(other, name)
+            if name == "act_as":
+                own, wider = own or (), wider or ()
+            if wider is not None and (own is None or not all(any(covers(a, b) for a in wider) for b in own)):
+                return name
+        return None
+
     def allows_address(self, address: str) -> bool:
         if self.cidrs is None:
             return True
@@ -77,6 +87,20 @@ class Scopes:
         if isinstance(caller, ipaddress.IPv6Address) and caller.ipv4_mapped is not None:
             caller = caller.ipv4_mapped
         return any(caller in network for network in _networks(self.cidrs))
+
+
+def _is_within(network: str, narrower: str) -> bool:
+    one, other = _network(network), _network(narrower)
+    return one.version == other.version and one.supernet_of(other)  # type: ignore[arg-type]
+
+
+_network = lru_cache(maxsize=2_048)(ipaddress.ip_network)
+# For each scope: whether an entry of it includes another one.
+_COVERS: Mapping[str, Callable[[str, str], bool]] = {
+    **dict.fromkeys(("models", "lanes", "act_as"), str.__eq__),
+    "endpoints": lambda path, other: f"{other}/".startswith(f"{path}/"),
+    "cidrs": _is_within,
+}
 
 
 @lru_cache(maxsize=256)  # called for each request, and a key may name a thousand
@@ -121,6 +145,8 @@ class ApiKey:
     scopes: Scopes = field(default_factory=Scopes)
     # Where a key without a secret comes from: see delegated_keys.py.
     via: str = ""
+    # Public id of the key that made it by self-service; empty: an operator did.
+    made_by: str = ""
     # Epoch seconds, to the minute.
     last_used_at: float | None = None
     version: int = 0
@@ -177,10 +203,14 @@ class KeyStore:
         self._pepper: bytes | None = None
 
     async def create(
-        self, tenant: Tenant, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
+        self,
+        tenant: Tenant,
+        document: Mapping[str, object],
+        note: Callable[[ApiKey], Note] | None = None,
+        made_by: str = "",
     ) -> NewKey:
         """Create a key from the fields of CHANGEABLE. Raises FieldError, KeyNotFound (no such tenant)."""
-        key = await self._new_key(tenant, document)
+        key = dataclasses.replace(await self._new_key(tenant, document), made_by=made_by)
         return await self._add(tenant, key, note and note(key))
 
     async def adopt(
@@ -282,6 +312,10 @@ class KeyStore:
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
         owner, *stored = await self._database.call("HMGET", record, "tenant", *_RECORD)
         return _decode_key(*stored) if owner == tenant.account else None
+
+    async def count(self, tenant: Tenant) -> int:
+        """Return how many keys a tenant has had, with those that are revoked or expired."""
+        return int(await self._database.call("ZCARD", f"{keyspace.of_root(tenant.root)}keys:{tenant.account}"))
 
     async def list(self, tenant: Tenant, limit: int = PAGE, after: str | None = None) -> list[ApiKey]:
         index = f"{keyspace.of_root(tenant.root)}keys:{tenant.account}"

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
@@ -93,6 +93,7 @@ def _timezone(value: object) -> str:
 
 
 UnknownFields = Literal["ignore", "refuse"]
+SelfService = Literal["none", "keys"]
 # Each takes the stated value and the tenant's previous limits, and raises FieldError.
 PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "name": lambda value, _: field_checks.text(value, "name"),
@@ -109,6 +110,9 @@ PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "preemption": lambda value, _: field_checks.one_of(value, "preemption", ("exact", "fast")),
     "unknown_fields": lambda value, _: (
         None if value is None else field_checks.one_of(value, "unknown_fields", ("ignore", "refuse"))
+    ),
+    "self_service": lambda value, _: (
+        "none" if value is None else field_checks.one_of(value, "self_service", get_args(SelfService))
     ),
     "share_group": lambda value, _: "" if value is None else field_checks.text(value, "share_group"),
 }
@@ -174,6 +178,8 @@ class Tenant:
     preemption: Literal["exact", "fast"] = "fast"
     # What becomes of unknown fields in its requests; None: as the deployment does it.
     unknown_fields: UnknownFields | None = None
+    # `keys`: keys that an operator made may make and end others of the tenant.
+    self_service: SelfService = "none"
     # Tenants of one group share cached prompts, and so can detect what the others have sent; empty shares with none.
     share_group: str = ""
     state: Literal["active", "suspended"] = "active"

@@ -44,7 +44,7 @@ LARGE_CLASSES = {
     "RedisQueue",
     "Telemetry",  # one attribute per metric
 }
-MOST_WORDS_OF_THE_API = 13_900
+MOST_WORDS_OF_THE_API = 14_200
 
 
 def sources(*rooms: str) -> list[str]:

@@ -151,13 +151,18 @@ class Call:
     def note(self, action: str, target: str, before: Document | None, after: Document | None) -> Note:
         """Return an audit note of the fields that changed, without the version. Never pass a view that contains
         a key's secret."""
-        changes = {"before": _unversioned(before), "after": _unversioned(after)}
-        return Note(actor=self.operator.actor, address=self.address, action=action, target=target, changes=changes)
+        actor, address, changes = self.operator.actor, self.address, changes_of(before, after)
+        return Note(actor=actor, address=address, action=action, target=target, changes=changes)
 
 
 def address_of(request: Request) -> str:
     """Return the caller's address, or an empty string if it is not known."""
     return request.client.host if request.client is not None else ""
+
+
+def changes_of(before: Document | None, after: Document | None) -> Mapping[str, object]:
+    """Return the changes of an audit note, without versions."""
+    return {"before": _unversioned(before), "after": _unversioned(after)}
 
 
 def _unversioned(document: Document | None) -> Document | None:

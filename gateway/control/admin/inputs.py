@@ -140,6 +140,9 @@ class TenantChange(_Input):
     unknown_fields: Literal["ignore", "refuse"] | None = optional(
         "Fields of its requests that are not known: ignored, or refused; null: as the deployment does it"
     )
+    self_service: Literal["none", "keys"] | None = optional(
+        "`keys`: keys that an operator made may make, rotate and revoke keys of the tenant; null: `none`"
+    )
     share_group: Text | None = optional("Tenants of one group reuse each other's cached prompts; null: not shared")
 
 
@@ -176,10 +179,15 @@ class KeyChange(_Input):
     scopes: ScopesBody | None = optional("What the key may be used for")
 
 
-class KeyBody(KeyChange):
-    """A new key."""
+class OwnKeyBody(KeyChange):
+    """A new key of the calling key's tenant."""
 
     name: Annotated[Text, about("Name")]
+
+
+class KeyBody(OwnKeyBody):
+    """A new key."""
+
     sha256: Annotated[str | None, shown(pattern=SHA256.pattern)] = optional(
         "SHA-256 of an existing `sk-…` key of other software, to import it; null or absent: a new key"
     )
@@ -347,7 +355,7 @@ class OfIncarnation(_Query):
     )
 
 
-class UsageQuery(OfIncarnation):
+class DaysQuery(_Query):
     """The days of the ledger, in the tenant's zone, and the fields to group by."""
 
     first: Moment | None = optional("Date, RFC 3339 or Unix seconds; absent: 30 days before `to`", alias="from")
@@ -355,6 +363,10 @@ class UsageQuery(OfIncarnation):
     group_by: Annotated[Word, shown(pattern=GROUPS)] = Field(
         "", description="A comma-separated list of lane, model, key and day, each at most once"
     )
+
+
+class UsageQuery(DaysQuery, OfIncarnation):
+    """The tenant and the days of the ledger, in the tenant's zone, and the fields to group by."""
 
 
 class ChargebackQuery(_Query):

@@ -14,13 +14,13 @@ from starlette.responses import Response, StreamingResponse
 
 from fairlane.common.views import view_of
 from fairlane.gateway.control.admin.call import NOT_CACHED, Call
-from fairlane.gateway.control.admin.inputs import AuditQuery, LedgerQuery, OfIncarnation, UsageQuery
+from fairlane.gateway.control.admin.inputs import AuditQuery, DaysQuery, LedgerQuery, OfIncarnation, UsageQuery
 from fairlane.gateway.control.admin.operation import Operations
-from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, page, usage_line
+from fairlane.gateway.control.admin.views import AuditView, OwnUsageView, Page, UsageView, page, usage_line
 from fairlane.quotas import field_checks, keyspace
 from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.ledger import LedgerEntry
+from fairlane.quotas.ledger import Ledger, LedgerEntry
 from fairlane.quotas.tenants import TenantNotFound
 
 # The default span of a report without a start.
@@ -36,19 +36,29 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
     """Return a tenant's usage from the ledger, also of a deleted tenant."""
     root, zone, accounts = await the_ledger(call)
     account = _chosen(call, query, accounts)
+    found = await usage_of(call.parts.ledger, call.parts.currency, root, account, zone, query)
+    return {
+        **found,
+        "incarnation": keyspace.incarnation_of(account),
+        "earlier": [keyspace.incarnation_of(each) for each in accounts if each != account],
+    }
+
+
+async def usage_of(
+    ledger: Ledger, currency: str, root: str, account: str, zone: ZoneInfo, query: DaysQuery
+) -> OwnUsageView:
+    """Return an account's usage. Raises FieldError."""
     last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
     first = max(last, date.min + DAYS) - DAYS if query.first is None else _day(query.first, "from", zone)
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")
-    report = await call.parts.ledger.usage(root, account, first, last, groups)
+    report = await ledger.usage(root, account, first, last, groups)
     return {
         "data": [usage_line(row.usage, row.group) for row in report.rows],
         "total": usage_line(report.total, {}),
-        "currency": call.parts.currency,
-        "entries_from": await call.parts.ledger.reaches_back(root, account),
-        "incarnation": keyspace.incarnation_of(account),
-        "earlier": [keyspace.incarnation_of(each) for each in accounts if each != account],
+        "currency": currency,
+        "entries_from": await ledger.reaches_back(root, account),
     }
 
 

@@ -54,6 +54,7 @@ class TenantView(TypedDict):
     unknown_fields: Annotated[
         str | None, about("Fields of its requests that are not known: ignored, or refused; null: as the deployment")
     ]
+    self_service: Annotated[str, about("`keys`: its keys may manage keys; `none`: only operators do")]
     share_group: Annotated[str, about("Tenants of one group reuse each other's cached prompts; empty: not shared")]
     state: Annotated[str, about("`active`, or the reason why it is not")]
     created_at: Annotated[float, about("Unix seconds")]
@@ -77,6 +78,7 @@ class KeyView(TypedDict):
         str | None,
         about("Its credential: `issuer:<name>`, `issuer:<name>/<group>`, `key:<id>`; null: by its own secret"),
     ]
+    made_by: Annotated[str | None, about("Id of the key that made it with `POST /v1/keys`; null: an operator did")]
     version: Annotated[int, about("Grows with each change; part of the `ETag`")]
 
 
@@ -142,7 +144,7 @@ class UsageLine(TypedDict, total=False):
     kv_block_seconds: Annotated[float, about("KV blocks held, multiplied by the time, as measured by workers")]
 
 
-class UsageView(TypedDict):
+class OwnUsageView(TypedDict):
     """Usage by group and in total."""
 
     data: Annotated[list[UsageLine], about("The items")]
@@ -152,6 +154,11 @@ class UsageView(TypedDict):
         float | None,
         about("Unix seconds of the oldest ledger entry kept; the sums reach further back. Null: no entry is kept"),
     ]
+
+
+class UsageView(OwnUsageView):
+    """Usage by group and in total, of one of the tenants that had the id."""
+
     incarnation: Annotated[str, about("The tenant's incarnation; empty: the first tenant with this id")]
     earlier: Annotated[
         list[str], about("Incarnations of the id's other tenants with a kept ledger, last deleted first")
@@ -290,7 +297,7 @@ class AuditView(TypedDict):
 
     id: Annotated[str, about("Identifier")]
     at: Annotated[float, about("Unix seconds")]
-    actor: Annotated[str, about("The operator who made the change")]
+    actor: Annotated[str, about("The operator who made the change, or `key:<id>` of a tenant")]
     address: Annotated[str, about("The caller's address, as seen by this gateway")]
     action: Annotated[str, about("The recorded action, such as `tenant.update`")]
     target: Annotated[str, about("The changed object: a tenant, or a key as `tenant/key`")]
@@ -320,7 +327,9 @@ def tenant_view(tenant: Tenant) -> TenantView:
 def key_view(key: ApiKey) -> KeyView:
     """Return a key in the API's shape."""
     scopes = msgspec.to_builtins(key.scopes)
-    return view_of(KeyView, key, limits=key.limits.as_dict(), scopes=scopes, via=key.via or None)
+    return view_of(
+        KeyView, key, limits=key.limits.as_dict(), scopes=scopes, via=key.via or None, made_by=key.made_by or None
+    )
 
 
 def worker_view(status: WorkerStatus) -> WorkerView:

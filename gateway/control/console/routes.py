@@ -21,7 +21,7 @@ from fairlane.store.errors import STORE_ERRORS
 
 FOLDER = Path(__file__).parent
 PAGE = "static/index.html"
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def _url(name: str) -> str:
@@ -30,10 +30,10 @@ def _url(name: str) -> str:
 
 # Name in this package and media type of the served files, by URL path.
 FILES = {
-    _url(file.relative_to(FOLDER).as_posix()): (file.relative_to(FOLDER).as_posix(), _TYPES[file.suffix])
+    _url(file.relative_to(FOLDER).as_posix()): (file.relative_to(FOLDER).as_posix(), TYPES[file.suffix])
     for folder in ("static", "vendor")
     for file in sorted((FOLDER / folder).rglob("*"))
-    if file.suffix in _TYPES
+    if file.suffix in TYPES
 }
 
 

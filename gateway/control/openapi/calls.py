@@ -13,6 +13,7 @@ from fairlane.gateway.control.admin.operation import JSON, OPERATOR, Documented
 from fairlane.gateway.control.admin.views import QuotaView
 from fairlane.gateway.control.openapi import answers
 from fairlane.gateway.control.openapi.documented import GENERATION, HTML, PROMPT, STREAM, TEXT, documented
+from fairlane.gateway.control.openapi.self_service_calls import self_service_calls
 from fairlane.gateway.control.openapi.stored_calls import stored_calls
 from fairlane.gateway.dialects.anthropic.request_bodies import (
     NEUTRAL_MESSAGES,
@@ -203,6 +204,7 @@ TENANT_API: tuple[Documented, ...] = (
         "Return the record of one of the tenant's requests, by its `x-request-id` or its answer's id",
         RequestDetail,
     ),
+    *self_service_calls(),
     *stored_calls(),
 )
 _open = partial(documented, who="anyone")

@@ -45,6 +45,8 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "score": _PAIRS,
     "score_unversioned": _PAIRS,
     "create_key": {"name": "production", "scopes": {"lanes": ["latency"]}},
+    "create_own_key": {"name": "billing", "scopes": {"models": [_MODEL], "endpoints": ["/v1/chat/completions"]}},
+    "rotate_own_key": {"overlap_s": 3_600},
     "create_token": {"name": "on-call", "role": "operator", "expires_at": "2030-01-31T00:00:00Z"},
     "create_tenant": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin", "limits": _LIMITS},
     "detokenize": {"model": _MODEL, "tokens": [504, 3575, 282, 4649, 314, 7042, 30]},

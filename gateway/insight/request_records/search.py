@@ -97,6 +97,16 @@ class Records:
             await self._recorder.flush()
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
 
+    async def ended_of(self, account: str, wanted: RecordQuery) -> list[RequestRecord]:
+        """Return a page of a tenant's ended requests, newest first, and the first of the next one."""
+        await self._recorder.flush()
+        found: list[RequestRecord] = []
+        async for records in self._ended(wanted.before[0], set(), wanted.part, account):
+            found += wanted.among(records)
+            if len(found) > wanted.limit:
+                break
+        return found[: wanted.limit + 1]
+
     async def _latest(self, wanted: RecordQuery) -> list[RequestRecord]:
         before = wanted.before
         running = await self._running() if before[0] >= _FOREVER_MS else []
@@ -120,10 +130,12 @@ class Records:
         own = {record.id: record for record in self._recorder.running()}
         return [*own.values(), *[one for one in await self._store.running() if one.id not in own]]
 
-    async def _ended(self, latest_ms: float, seen: set[str], part: int) -> AsyncIterator[list[RequestRecord]]:
+    async def _ended(
+        self, latest_ms: float, seen: set[str], part: int, account: str = ""
+    ) -> AsyncIterator[list[RequestRecord]]:
         passed_over, has_more = 0, True
         while has_more:
-            read, has_more = await self._store.ended(latest_ms, passed_over, part)
+            read, has_more = await self._store.ended(latest_ms, passed_over, part, account)
             passed_over += part
             yield [record for record in read if record.id not in seen]
             seen |= {record.id for record in read}

@@ -57,10 +57,13 @@ class RecordStore:
         found = await self._run("records_find", name)
         return _read_as_seen(found[0], int(found[1]), found[2].decode()) if found else None
 
-    async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
-        """Return up to `most` records that ended by `latest_ms`, newest first, and whether there may be more."""
+    async def ended(
+        self, latest_ms: float, passed_over: int, most: int = PAGE, account: str = ""
+    ) -> tuple[list[RequestRecord], bool]:
+        """Return up to `most` records that ended by `latest_ms`, newest first, and whether there may be more; with
+        `account`, only that tenant's."""
         latest = "+inf" if latest_ms == float("inf") else str(round(latest_ms))
-        found = await self._run("records_ended", latest, passed_over, most)
+        found = await self._run("records_ended", latest, passed_over, most, account)
         return [record for doc in found if doc and (record := decode(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:

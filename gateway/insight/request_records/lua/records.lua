@@ -128,9 +128,10 @@ return found or {}
 
 -- name: records_ended
 -- Returns a part of the ring, newest first.
--- ARGV     1 the latest end, ms, or +inf, 2 number of records to skip, 3 most records
+-- ARGV     1 the latest end, ms, or +inf, 2 number of records to skip, 3 most records, 4 their account, '' for any
 -- Returns  documents
-local ids = redis.call('ZREVRANGEBYSCORE', ends, ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
+local index = ARGV[4] == '' and ends or prefix .. 'of:' .. ARGV[4]
+local ids = redis.call('ZREVRANGEBYSCORE', index, ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
 if #ids == 0 then return {} end
 local found = {}
 for place, stored in ipairs(redis.call('HMGET', docs, unpack(ids))) do -- at most ARGV[3]
