@@ -68,13 +68,14 @@ async def save(here: Place, where: str, *, with_files: bool = True) -> Document:
             raise CommandError(f"the store cannot be backed up: {refusal}")
     known = (stored or f"{schema.SCHEMA} {schema.OLDEST_SCHEMA}".encode()).decode()
     manifest = Manifest(release=metadata.version(NAME), schema=known, began_at=began_s)
-    ids = set[str]()
+    ids, folder = set[str](), here.files_folder if with_files else None
+    running = [] if folder is None else await contents.save_running(archive, folder)
     for url in here.urls:
         async with place.client(url) as client:
             found = snapshot.read(client, url, lambda key, url=url: here.holds(url, key))  # type: ignore[misc]
             await archive.write(manifest, _noting(found, ids))
-    if with_files and here.files_folder is not None:
-        manifest.contents = await contents.save(archive, here.files_folder, ids)
+    if folder is not None:
+        manifest.contents = await contents.save(archive, folder, ids, running)
     manifest.ended_at = time.time()
     await archive.finish(manifest)
     return _description(archive, manifest, began_s)

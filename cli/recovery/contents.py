@@ -1,25 +1,27 @@
 """The contents of tenants' files: saved where they are in a folder, left where they are in a bucket."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from fairlane.cli.recovery.archive import Archive, Part
 from fairlane.gateway.batches.storage import PARTIAL, READ_BYTES, Drafts, storage
 
 SAVED_AS = "contents/"
-# Folders of the storage; the names in them begin with the id of a file or batch.
-FOLDERS = ("files", "batches")
 
 
-async def save(archive: Archive, folder: Path, ids: Collection[str]) -> list[Part]:
-    """Copy what the storage's folder has of these files and batches. Raises OSError."""
-    saved = []
-    for name in _names(folder, ids):
-        try:
-            saved.append(await archive.put(f"{SAVED_AS}{name}", _read(folder / name)))
-        except FileNotFoundError:  # it expired or was deleted meanwhile
-            continue
-    return saved
+async def save_running(archive: Archive, folder: Path) -> list[Part]:
+    """Copy the responses of running batches, before their records are read: they are deleted when a batch ends."""
+    return [part async for part in _saved(archive, folder, _names(folder, ["batches"]))]
+
+
+async def save(archive: Archive, folder: Path, ids: Collection[str], saved: Collection[Part]) -> list[Part]:
+    """Copy what the storage's folder has of these files and batches. Return it with those of `saved` that are of them.
+    Raises OSError."""
+    known = {part.name.removeprefix(SAVED_AS): part for part in saved}
+    wanted = {name for name in (*_names(folder, ["files", "batches"]), *known) if _id_of(name) in ids}
+    copied = [part async for part in _saved(archive, folder, sorted(wanted - known.keys()))]
+    return [*(part for name, part in known.items() if name in wanted), *copied]
 
 
 async def restore(archive: Archive, contents: Collection[Part], files_url: str, drafts: Path) -> None:
@@ -33,12 +35,20 @@ async def restore(archive: Archive, contents: Collection[Part], files_url: str, 
         await kept.put(part.name.removeprefix(SAVED_AS), draft)
 
 
-def _names(folder: Path, ids: Collection[str]) -> Iterator[str]:
-    for below in FOLDERS:
-        for path in sorted((folder / below).rglob("*")):
-            name = path.relative_to(folder)
-            if name.parts[1].partition(".")[0] in ids and path.is_file():
-                yield name.as_posix()
+async def _saved(archive: Archive, folder: Path, names: Iterable[str]) -> AsyncIterator[Part]:
+    for name in names:
+        with suppress(FileNotFoundError):  # it expired or was deleted meanwhile
+            yield await archive.put(f"{SAVED_AS}{name}", _read(folder / name))
+
+
+def _names(folder: Path, below: Collection[str]) -> list[str]:
+    found = (path for each in below for path in (folder / each).rglob("*") if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def _id_of(name: str) -> str:
+    """Return the id of the file or batch whose content has this name."""
+    return name.split("/")[1].partition(".")[0]
 
 
 def _read(path: Path) -> Iterator[bytes]:

@@ -9,7 +9,16 @@ import pytest
 
 from fairlane.cli.recovery import command, families
 from fairlane.cli.recovery.place import Place
-from tests.support.gateway.batch_files import begun, ended, folder_settings, lines, results, upload
+from tests.support.gateway.batch_files import (
+    answered,
+    begun,
+    charged_as_told,
+    ended,
+    folder_settings,
+    lines,
+    results,
+    upload,
+)
 from tests.support.gateway.served import COMPLETIONS, OPERATOR, serving
 from tests.support.store import topology
 
@@ -67,3 +76,31 @@ async def test_files_batches_responses_and_replies_are_there_again(valkey_url: s
         await after.landed()
         assert (again.status_code, again.json()) == (200, first.json())
         assert await after.ledger() == ledger
+
+
+async def test_a_batch_that_ran_at_the_backup_answers_and_charges_each_line_once(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    chosen = folder_settings(valkey_url, tmp_path / "data", files={"batch_lines": 4}, grace_s=0.1)
+    place = Place(valkey_url, valkey_url, chosen.files_url, chosen.files_folder)
+    async with serving(chosen) as before:
+        await before.tenant(limits=LIMITS)
+        before.worker.step_s = 0.01
+        async with before.sdk() as client:
+            batch = await begun(client, lines(24, max_tokens=16, ignore_eos=True))
+            await answered(client, batch, 4)
+            await command.save(place, str(tmp_path / "backups"))
+            keys, at_backup = dict(before.keys), len(await before.ledger())
+
+    await lose(valkey_url, tmp_path / "data")
+    await command.load(place, str(tmp_path / "backups"), None)
+
+    async with serving(chosen) as after:
+        after.keys = keys
+        async with after.sdk() as client:
+            done = await ended(client, await client.batches.retrieve(batch.id))
+            found = await results(client, done.output_file_id)
+        await after.landed()
+        assert (done.status, len(found)) == ("completed", 24)
+        assert 4 <= at_backup < 24
+        await charged_as_told(after, done, found)
