@@ -26,7 +26,8 @@ async def test_claude_code(agents: Agents, installed: Installed, tmp_path: Path)
     assert "<tool_response>\nfair-lane" in agents.worker.prompts[-1]
 
 
-async def test_codex(agents: Agents, installed: Installed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_socket", [False, True], ids=["posts", "websocket"])
+async def test_codex(agents: Agents, installed: Installed, tmp_path: Path, on_socket: bool) -> None:
     home = tmp_path / "codex"
     home.mkdir()
     config = f"""
@@ -38,10 +39,12 @@ async def test_codex(agents: Agents, installed: Installed, tmp_path: Path) -> No
         base_url = "{agents.url}/v1"
         env_key = "FAIRLANE_KEY"
         wire_api = "responses"
+        supports_websockets = {json.dumps(on_socket)}
     """
     (home / "config.toml").write_text("\n".join(line.strip() for line in config.splitlines()))
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
 
+    agents.worker.prompts.clear()
     ran = await agents.run(
         [installed("agents/node_modules/.bin/codex"), "exec", *options, ASKED],
         tmp_path,
@@ -51,6 +54,7 @@ async def test_codex(agents: Agents, installed: Installed, tmp_path: Path) -> No
 
     assert (ran.returncode, ran.stdout.strip()) == (0, SAID), ran.stderr
     assert "Output:\nfair-lane" in agents.worker.prompts[-1]
+    assert len(agents.worker.prompts) == 2 + on_socket, "on a WebSocket, the first message only reads the prompt"
 
 
 async def test_opencode(agents: Agents, installed: Installed, tmp_path: Path) -> None:
