@@ -7,6 +7,7 @@
     prices.py                  token prices; a month of all tenants, for chargeback
     fleet.py                   workers, lanes, drain and undrain; requests and open batches
     overview.py  live.py       the console's first page, over the whole fleet; the same as a stream of events
+    models.py                  one model on it: what it is, and its load by lane
     alarms.py                  what needs attention, in words: who, why, and since when
     blocks.py                  the map of KV blocks of each worker
     history.py                 the overview's figures over 15 minutes, a day or a month

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from fairlane.common.views import about, view_of
 from fairlane.gateway.control.admin.alarms import AlarmView, LaneState, alarms, began
+from fairlane.gateway.control.admin.models import OverviewModel, model_view
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.fleet import FleetCache, ServedModel, together
@@ -83,17 +84,6 @@ class OverviewWorker(WorkerState):
     kv: Annotated[KvPoolView, about("Use of its KV pool")]
 
 
-class OverviewModel(TypedDict):
-    """One model, and the workers that serve it."""
-
-    model: Annotated[str, about("The model's name")]
-    workers: Annotated[int, about("Workers that serve it")]
-    queued: Annotated[int, about("Waiting jobs")]
-    running: Annotated[int, about("Running choices")]
-    context_length: Annotated[int, about("Maximum of prompt and output tokens together")]
-    single_stream_ms: Annotated[float, about("Time per output token of a stream that runs alone; 0 until measured")]
-
-
 class OverviewView(TypedDict):
     """A summary of the fleet."""
 
@@ -151,7 +141,7 @@ class Overview:
             "refusals": dict(sorted(sums.refusals.items())),
             "tenants": _tenants(sums, _open_requests(reports, now_s * 1e3), workers, window_s),
             "workers": [_worker(status) for status in sorted(workers, key=lambda status: status.worker_id)],
-            "models": [_model(model) for model in models],
+            "models": [model_view(model) for model in models],
             "alarms": self._alarms,
         }
 
@@ -281,14 +271,3 @@ def _worker(status: WorkerStatus) -> OverviewWorker:
         "host_free": status.host_slots_free,
     }
     return {**worker_state(status), "kv": kv}
-
-
-def _model(model: ServedModel) -> OverviewModel:
-    return view_of(
-        OverviewModel,
-        model,
-        model=model.name,
-        workers=sum(not worker.draining for worker in model.workers),
-        queued=sum(depth.queued for depth in model.depths.values()),
-        running=sum(sum(worker.running.values()) for worker in model.workers),
-    )

@@ -69,6 +69,17 @@ async def test_any_gateway_tells_what_all_have_counted(served: Served, valkey_ur
         assert acme["tokens_per_s"] > 0
 
 
+async def test_a_model_tells_what_it_is_and_its_load_by_lane(served: Served) -> None:
+    (model,) = (await overview(served))["models"]
+
+    assert (model["model"], model["workers"], model["draining"]) == ("tiny", 1, 0)
+    assert [lane["lane"] for lane in model["lanes"]] == ["latency", "throughput"]
+    assert (model["lanes"][0]["running"], model["lanes"][0]["queued"]) == (0, 0)
+    assert (model["output"], model["media"]) == ("text", [])
+    assert len(model["card_sha256"]) == 1
+    assert model["blocks_free"] <= model["blocks_total"]
+
+
 async def test_refusals_are_counted_by_code_and_lane(served: Served) -> None:
     await served.tenant("small", limits={"requests_per_minute": 1})
     codes = [(await served.post(CHAT, ASKED, tenant="small")).status_code for _ in range(3)]

@@ -24,6 +24,7 @@ VIEWS = (
     "kv",
     "requests",
     "workers",
+    "models",
     "batches",
     "tenants",
     "tenants/shown",

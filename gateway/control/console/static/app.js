@@ -9,6 +9,7 @@ import { access } from "./views/access.js";
 import { audit } from "./views/audit.js";
 import { batches } from "./views/batches.js";
 import { kv } from "./views/kv.js";
+import { models } from "./views/models.js";
 import { moneyView } from "./views/money.js";
 import { overview } from "./views/overview.js";
 import { playground } from "./views/playground.js";
@@ -26,6 +27,7 @@ const VIEWS = [
   { path: "kv", name: "KV blocks", view: kv, group: "Now" },
   { path: "requests", name: "Requests", view: requests, one: request, group: "Now" },
   { path: "workers", name: "Workers", view: workers, group: "Now" },
+  { path: "models", name: "Models", view: models, group: "Now" },
   { path: "batches", name: "Batches", view: batches, group: "Now" },
   { path: "tenants", name: "Tenants", view: tenants, one: tenant, group: "Manage" },
   { path: "money", name: "Money", view: moneyView, group: "Manage" },
