@@ -23,6 +23,9 @@ LONGEST_CHANGES = 10_000
 # Characters. Applies to each field when all of them together exceed LONGEST_CHANGES.
 LONGEST_VALUE = 300
 MOVED_AT_ONCE = 100
+# A search reads so many entries in one call, and in all.
+PART, SEARCHED = 500, 10_000
+MOVED_LATE_S = 3_600
 REDACTED_AT_ONCE = 200
 _REDACTED = "{}"
 # The rest of the log's name after its key, and the name of its export's marks.
@@ -56,6 +59,35 @@ class AuditEntry(Note):
     id: str
     # Epoch seconds by the store's clock.
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """The entries to find; None: any. `action` and `target` also find what is below them: `tenant` finds
+    `tenant.update`, and `acme` the keys `acme/…`."""
+
+    # A part of the name, in any case.
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+    first_s: float | None = None
+    # Inclusive.
+    last_s: float | None = None
+
+    def has(self, entry: AuditEntry) -> bool:
+        return (
+            (self.actor is None or self.actor.casefold() in entry.actor.casefold())
+            and (self.action is None or f"{entry.action}.".startswith(f"{self.action}."))
+            and (self.target is None or f"{entry.target}/".startswith(f"{self.target}/"))
+            and (self.last_s is None or entry.at <= self.last_s)
+            and (self.first_s is None or entry.at >= self.first_s)
+        )
+
+    @property
+    def edges(self) -> tuple[str, str]:
+        """The newest and oldest ids in the log that may match: an entry is appended up to MOVED_LATE_S after `at`."""
+        newest = "+" if self.last_s is None else str(int((self.last_s + MOVED_LATE_S) * 1e3))
+        return newest, "-" if self.first_s is None else str(int(self.first_s * 1e3))
 
 
 class Audit:
@@ -93,6 +125,27 @@ class Audit:
 
     async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
         await self._database.run("ledger_exported", keyspace.AUDIT, *_EXPORTED, after, last, number)
+
+    async def search(
+        self, wanted: AuditFilter, limit: int, after: str | None
+    ) -> tuple[builtins.list[AuditEntry], str | None]:
+        """Return at most `limit` matching entries, newest first, and the id to go on after; None: there are no more.
+        Reads at most SEARCHED entries."""
+        if after is not None and not any(map(int, after.split("-"))):
+            return [], None  # the id 0-0, before which XREVRANGE takes no end
+        found = []
+        newest, oldest = wanted.edges
+        for _ in range(SEARCHED // PART):
+            start = newest if after is None else f"({after}"
+            reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, oldest, "COUNT", PART)
+            for entry_id, values in reply:
+                after, entry = entry_id, _entry(entry_id, values)
+                found += [entry] if wanted.has(entry) else []
+                if len(found) == limit:
+                    return found, after
+            if len(reply) < PART:
+                return found, None
+        return found, after
 
     async def redact(self, tenant: str, until_ms: int) -> int:
         """Remove the changed values from the entries of a tenant and its keys up to a time; actor, action and time

@@ -39,12 +39,12 @@ class AlarmView(TypedDict):
     """One alarm: `what` and `why` are parts of a sentence without a final stop."""
 
     kind: Annotated[Kind, about("The figure that is wrong")]
-    severity: Annotated[Severity, about("`warn`: requests are served, or only a tenant's limit refuses")]
+    severity: Annotated[Severity, about("`warn`: only limits refuse, or a model may be retired")]
     lane: Annotated[str | None, about("The lane; null: all")]
     tenants: Annotated[list[str], about("The tenants most affected, at most three")]
     since: Annotated[float, about("Unix seconds since when it holds")]
     what: Annotated[str, about("Who is affected, with the figure and its target")]
-    why: Annotated[str, about("The cause, as the workers' load and the refusals tell")]
+    why: Annotated[str, about("The cause")]
 
 
 class LaneState(NamedTuple):

@@ -300,8 +300,7 @@ class HistoryQuery(_Query):
 
     span: Literal["15m", "day", "month"] = Field("15m", description="How far it goes back, without `from`")
     first: float | None = optional(
-        "Unix seconds at which it begins, at most 31 days before its end, in the finest steps of which 372 are enough; "
-        "absent: see `span`",
+        "Unix seconds at which it begins, at most 31 days before its end; absent: see `span`",
         alias="from",
         ge=0,
         le=1e11,
@@ -392,6 +391,14 @@ class LedgerQuery(OfIncarnation):
 
 
 class AuditQuery(PageQuery):
-    """The page of the audit log, newest first."""
+    """The entries of the audit log to return, newest first."""
 
+    actor: Word | None = optional("Only by operators whose name contains this")
+    action: Word | None = optional("Only this action, or group such as `tenant`")
+    target: Word | None = optional("Only this object; a tenant includes its keys")
+    first: Moment | None = optional("Date (UTC), RFC 3339 or Unix seconds; absent: all that is kept", alias="from")
+    last: Moment | None = optional("The same format, inclusive; absent: now", alias="to")
+    format: Literal["json", "csv", "jsonl"] = Field(
+        "json", description="`csv` and `jsonl` export all that match, without pages"
+    )
     after: str | None = optional("`last_id` of the previous page", pattern=r"^\d{1,15}-\d{1,15}$")

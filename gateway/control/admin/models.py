@@ -17,7 +17,7 @@ class ModelLane(TypedDict):
 
     lane: Annotated[str, about("`latency` or `throughput`")]
     queued: Annotated[int, about("Waiting jobs")]
-    oldest_wait_ms: Annotated[float, about("Waiting time of the request that has waited longest")]
+    oldest_wait_ms: Annotated[float, about("Longest current wait")]
     running: Annotated[int, about("Running choices")]
     preempted: Annotated[int, about("Preempted choices")]
     tokens_per_s: Annotated[float, about("Output tokens generated per second")]
@@ -38,8 +38,8 @@ class OverviewModel(TypedDict):
     context_length: Annotated[int, about("Maximum of prompt and output tokens together")]
     single_stream_ms: Annotated[float, about("Time per output token of a stream that runs alone; 0 until measured")]
     version: Annotated[str, about("Identifies weights, precision and quantisation; empty: not reported")]
-    card_sha256: Annotated[list[str], about("Hashes of the cards that its workers serve; several during an update")]
-    created_at: Annotated[int, about("Unix seconds of the model's creation; 0: not reported")]
+    card_sha256: Annotated[list[str], about("Hashes of its workers' cards; several during an update")]
+    created_at: Annotated[int, about("Unix seconds; 0: not reported")]
     output: Annotated[Yields, about("What it makes of its input")]
     media: Annotated[list[MediaKind], about("Media that it takes in conversations")]
 

@@ -21,8 +21,8 @@ class Found(TypedDict):
 
     kind: Annotated[Literal["request", "tenant", "key", "worker", "model"], about("Its kind")]
     id: Annotated[str, about("Its id; a model's name")]
-    tenant: Annotated[str | None, about("The tenant of a request or key; null for other kinds")]
-    name: Annotated[str, about("The name of a tenant or key, the state of a request, the model of a worker")]
+    tenant: Annotated[str | None, about("Of a request or key; else null")]
+    name: Annotated[str, about("Name of a tenant or key, state of a request, model of a worker")]
 
 
 class SearchView(TypedDict):

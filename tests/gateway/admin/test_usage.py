@@ -1,11 +1,15 @@
 """Usage from the ledger, and the audit log, through the admin API."""
 
+import csv
+import io
+import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import anyio
 import pytest
 
+from fairlane.quotas import audit
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.admin_app import AdminBench
 from tests.support.quotas.auditing import failing
@@ -123,6 +127,79 @@ async def test_the_audit_log_comes_in_pages_newest_first(bench: AdminBench) -> N
     weights = [entry["changes"]["after"]["weight"] for entry in [*first["data"], *rest["data"]]]
     assert weights == [3.0, 2.0, 1.0]
     assert (first["has_more"], rest["has_more"]) == (True, False)
+
+
+@pytest.fixture
+async def changed(bench: AdminBench) -> AdminBench:
+    """Changes of two tenants and a key."""
+    await bench.done("POST", "/tenants", json={"id": "acme-2"})
+    await bench.done("POST", "/tenants/acme/keys", json={"name": "web"})
+    await bench.done("PATCH", "/tenants/acme", json={"weight": 2})
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("query", "actions"),
+    [
+        ("target=acme", ["tenant.update", "key.create", "tenant.create"]),
+        ("target=acme-2", ["tenant.create"]),
+        ("action=tenant", ["tenant.update", "tenant.create", "tenant.create"]),
+        ("action=tenant.update", ["tenant.update"]),
+        ("action=ten", []),
+        ("actor=ADMIN&action=key", ["key.create"]),
+        ("actor=nobody", []),
+        ("to=2001-01-01", []),
+        ("from=2001-01-01&to=2999-01-01&action=key", ["key.create"]),
+    ],
+)
+async def test_the_audit_log_is_filtered(changed: AdminBench, query: str, actions: list[str]) -> None:
+    found = await changed.done("GET", f"/audit?{query}")
+
+    assert [entry["action"] for entry in found["data"]] == actions
+    assert found["has_more"] is False
+
+
+async def test_a_search_of_the_audit_log_goes_on_where_it_stopped(
+    changed: AdminBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "PART", 1)
+    monkeypatch.setattr(audit, "SEARCHED", 2)
+
+    first = await changed.done("GET", "/audit?action=tenant.create")
+    second = await changed.done("GET", f"/audit?action=tenant.create&after={first['last_id']}")
+    third = await changed.done("GET", f"/audit?action=tenant.create&after={second['last_id']}")
+
+    assert [[entry["target"] for entry in one["data"]] for one in (first, second, third)] == [
+        [],
+        ["acme-2", "acme"],
+        [],
+    ]
+    assert [one["has_more"] for one in (first, second, third)] == [True, True, False]
+
+
+@pytest.mark.parametrize("query", ["from=soon", "to=1e400", "format=xml", "action=" + "x" * 5_000])
+async def test_other_filters_of_the_audit_log_are_refused(bench: AdminBench, query: str) -> None:
+    status, _, param = await bench.refused("GET", f"/audit?{query}")
+
+    assert (status, param) == (400, query.partition("=")[0])
+
+
+async def test_the_audit_log_is_exported_as_it_is_filtered(changed: AdminBench) -> None:
+    table = await changed.call("GET", "/audit?format=csv&target=acme")
+    lines = await changed.call("GET", "/audit?format=jsonl&target=acme")
+
+    header, newest, *_ = csv.reader(io.StringIO(table.text))
+    assert header == ["id", "at", "actor", "address", "action", "target", "changes"]
+    assert (newest[2], newest[4], newest[5]) == ("admin", "tenant.update", "acme")
+    assert json.loads(newest[6])["after"] == {"weight": 2.0}
+    assert newest[1].endswith("+00:00")
+    entries = [json.loads(line) for line in lines.text.splitlines()]
+    assert entries == (await changed.done("GET", "/audit?target=acme"))["data"]
+    assert table.headers["content-disposition"] == 'attachment; filename="audit.csv"'
+    assert (table.headers["content-type"].partition(";")[0], lines.headers["content-type"]) == (
+        "text/csv",
+        "application/jsonl",
+    )
 
 
 async def test_a_change_that_the_log_does_not_take_yet_is_made_and_told_later_once(

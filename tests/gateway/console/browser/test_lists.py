@@ -94,3 +94,28 @@ def test_a_request_links_to_its_trace(scripts: ScriptPage) -> None:
 
     link = scripts.page.get_by_role("link", name="4bf9")
     assert link.get_attribute("href") == "https://traces.test/4bf9"
+
+
+def test_the_audit_log_is_filtered_and_exported_as_it_is_shown(scripts: ScriptPage) -> None:
+    changes = {"before": {"limits": {"spend_per_day": None}}, "after": {"limits": {"spend_per_day": 2_500_000_000}}}
+    entry = {
+        "id": "1-0",
+        "at": 1_700_000_000,
+        "actor": "ada",
+        "address": "",
+        "action": "tenant.update",
+        "target": "acme",
+    }
+    scripts.answers["/admin/v1/audit"] = {"data": [entry | {"changes": changes}], "has_more": False, "last_id": "1-0"}
+    scripts.open("audit?actor=ada&from=1700000000")
+    page = scripts.page
+
+    page.get_by_text("2.50 EUR").wait_for()
+    assert page.get_by_label("Who").input_value() == "ada"
+    assert scripts.reads[-1] == "/admin/v1/audit?actor=ada&from=1700000000&limit=50"
+    exported = page.get_by_role("link", name="As CSV").get_attribute("href")
+    assert exported == "/admin/v1/audit?actor=ada&from=1700000000&format=csv"
+    page.get_by_label("What").fill("tenant")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**/#/audit?actor=ada&action=tenant&from=1700000000")
+    page.get_by_role("link", name="As JSON lines").wait_for()

@@ -84,10 +84,18 @@ function makeControl({ id, type, value, options, required, told, label, rest }) 
   }
   const isNumber = ["number", "money"].includes(type);
   const made = h("input", { type: isNumber ? "text" : type, inputmode: isNumber ? "decimal" : null, autocomplete: "off", spellcheck: "false", ...shared });
-  made.value = (type === "money" ? fromNanos(value) : value) ?? "";
+  made.value = (WRITERS[type]?.(value) ?? value) ?? "";
   return made;
 }
 
+/** A Unix time as the browser's field has it, in the local zone. */
+function local(seconds) {
+  if (!Number.isFinite(seconds) || seconds === null) return null;
+  const at = new Date(Math.floor(seconds) * 1000);
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+}
+
+const WRITERS = { money: fromNanos, "datetime-local": local };
 const readText = (control) => (control.value.trim() === "" ? null : control.value.trim());
 const READERS = {
   number: (control) => asNumber(readText(control)),

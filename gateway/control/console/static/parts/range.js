@@ -40,19 +40,13 @@ export function rangePicker(range, onchange) {
     intro: "At most 31 days. Steps are as fine as they are kept: 10 seconds for a day, 5 minutes for a month.",
     action: "Show",
     layout: "two",
-    fields: ["from", "to"].map((name, i) => field({ name, label: ["From", "To"][i], type: "datetime-local", step: 1, value: local(edges(range)[i]), required: true })),
+    fields: ["from", "to"].map((name, i) => field({ name, label: ["From", "To"][i], type: "datetime-local", step: 1, value: edges(range)[i], required: true })),
     send({ from, to }) {
       if (!(to > from)) throw new ApiError(400, { message: "This must be after the start.", param: "to" });
       onchange(fieldsOf({ from, to }));
     },
   });
   return h("div", { class: "range" }, spans, button(label, choose, { "aria-pressed": String(range.name === "free") }));
-}
-
-/** A Unix time as `datetime-local` fields have it. */
-function local(seconds) {
-  const at = new Date(Math.floor(seconds) * 1000);
-  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
 }
 
 /** The fields of a URL for a stretch of a chart, of ten seconds at least. */

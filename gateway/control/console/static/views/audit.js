@@ -1,23 +1,33 @@
-// The audit log, newest first.
+// The audit log, newest first: filters in the URL, and the same changes as a file.
 
-import { get } from "../api.js";
+import { ROOT, get, query } from "../api.js";
 import { h, named } from "../dom.js";
-import { moment } from "../format.js";
+import { dated } from "../format.js";
+import { filterBar } from "../parts/filters.js";
 import { isMoney, money } from "../parts/money.js";
 import { button, loading, pageHead } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
 const PAGE = 50;
+const FILTERS = [
+  { name: "actor", label: "Who" },
+  { name: "action", label: "What" },
+  { name: "target", label: "Of" },
+  { name: "from", label: "From", type: "datetime-local", step: 1 },
+  { name: "to", label: "To", type: "datetime-local", step: 1 },
+];
 
-export async function audit(root, { signal }) {
+export async function audit(root, { fields, signal }) {
   let found = [];
   let last = null;
+  const { element: bar, chosen } = filterBar(FILTERS, fields, "audit", "Filter changes");
+  const wanted = chosen();
   const shown = table({
     caption: "Changes",
     key: (entry) => entry.id,
-    empty: "There are no changes yet.",
+    empty: Object.keys(wanted).length ? "No change matches these filters." : "There are no changes yet.",
     columns: [
-      { name: "When", cell: (entry) => moment(entry.at) },
+      { name: "When", class: "when", cell: (entry) => dated(entry.at) },
       { name: "Who", cell: (entry) => [named(entry.actor), h("div", { class: "muted id" }, entry.address)] },
       { name: "What", class: "id", cell: (entry) => entry.action },
       { name: "Of", cell: (entry) => named(entry.target) },
@@ -26,11 +36,12 @@ export async function audit(root, { signal }) {
   });
   const more = button("Show older", () => read());
   const wait = loading();
-  root.append(pageHead("Audit", "All changes, newest first.", button("Refresh", () => read(true))),
-    h("div", { class: "card flush" }, wait, shown.element, h("div", { class: "pages" }, more)));
+  const file = (format, label) => h("a", { class: "button", href: `${ROOT}/admin/v1/audit${query({ ...wanted, format })}`, download: `audit.${format}` }, label);
+  root.append(pageHead("Audit", "All changes, newest first.", file("csv", "As CSV"), file("jsonl", "As JSON lines"), button("Refresh", () => read(true))),
+    bar, h("div", { class: "card flush" }, wait, shown.element, h("div", { class: "pages" }, more)));
 
   async function read(anew = false) {
-    const page = await get("/audit", { limit: PAGE, after: anew ? null : last }, signal);
+    const page = await get("/audit", { ...wanted, limit: PAGE, after: anew ? null : last }, signal);
     found = anew ? page.data : [...found, ...page.data];
     last = page.last_id;
     wait.remove();

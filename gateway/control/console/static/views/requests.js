@@ -4,7 +4,7 @@ import { getIfThere } from "../api.js";
 import { fill, h, named } from "../dom.js";
 import { count, dated, duration, rate } from "../format.js";
 import { every } from "../live.js";
-import { field } from "../parts/dialog.js";
+import { filterBar } from "../parts/filters.js";
 import { money } from "../parts/money.js";
 import { button, laneTag, link, loading, missing, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
@@ -22,11 +22,7 @@ const FILTERS = [
 ];
 
 export async function requests(root, { fields, signal }) {
-  const filters = FILTERS.map((each) => field({ ...each, value: fields.get(each.name) }));
-  const chosen = () => Object.fromEntries(filters.map(({ name, read }) => [name, read()]).filter(([, value]) => value));
-  const go = () => (location.hash = `#/requests${Object.keys(chosen()).length ? `?${new URLSearchParams(chosen())}` : ""}`);
-  const bar = h("form", { class: "filters", role: "search", "aria-label": "Filter requests", onsubmit: (event) => (event.preventDefault(), go()), onchange: go }, ...filters.map(({ element }) => element),
-    h("button", { type: "submit", class: "quiet" }, "Filter"));
+  const { element: bar, chosen } = filterBar(FILTERS, fields, "requests", "Filter requests");
   const shown = requestTable();
   const place = h("div", { class: "card flush" });
   const more = h("div", { class: "pages" });
