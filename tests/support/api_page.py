@@ -7,7 +7,6 @@ What many calls share is stated once: refusals of a plane, parameters, and the f
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -19,11 +18,9 @@ from fairlane.gateway.dialects.openai.request_bodies import ChatBody, Completion
 from fairlane.gateway.dialects.openai.response_body import ResponseBody
 from fairlane.gateway.dialects.pooling.embeddings import EmbeddingsBody
 from fairlane.gateway.errors import TABLE, Retry
+from release.site.shapes import Json, Row, bodies, in_code, link, listed, references, rows_of, shapes, table, type_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
-Json = Mapping[str, Any]
-Row = tuple[str, str, str]
-"""A field: its name, its type (with `required` where it is), and what it means."""
 
 EVERYWHERE = "x-request-id"
 """A parameter of every call, which the head of the page explains."""
@@ -71,8 +68,6 @@ ANSWERS = (
 """Schemas of answers that the page explains; the fields of the others are explained by their names."""
 PLAIN_WORDS = 4
 """An answer's field with a description of this many words or fewer is left out: its name says as much."""
-SHARED_FIELDS = 4
-"""A body that has this many fields of an earlier one refers to it instead of repeating them."""
 RETRIES = {
     Retry.NEVER: "no",
     Retry.LATER: "after `retry-after`",
@@ -140,14 +135,14 @@ def page() -> str:
     assert not operations, operations
     parts += [FIELDS, _treatments()]
     parts += ["## Errors\n", *_errors(schemas)]
-    parts += ["## Headers of answers\n", _list(_headers(whole["components"]["headers"]))]
+    parts += ["## Headers of answers\n", listed(_headers(whole["components"]["headers"]))]
     parts += [
         "## Bodies\n\nAn optional field also accepts `null`, unless it is marked as not null. A field of the type null"
         " accepts nothing else.\n",
-        *_shapes(bodies(whole), schemas, plain_words=0),
+        *shapes(bodies(whole), schemas, plain_words=0),
         f"## Answers\n\nOnly fields whose meaning is not obvious are listed. The fields of all {len(schemas)} schemas"
         " are in the OpenAPI document. Times whose names end in `_at` are Unix seconds.\n",
-        *_shapes(ANSWERS, schemas, plain_words=PLAIN_WORDS),
+        *shapes(ANSWERS, schemas, plain_words=PLAIN_WORDS),
     ]
     return _without_dead_links("\n".join(parts))
 
@@ -155,42 +150,13 @@ def page() -> str:
 def _treatments() -> str:
     columns = [treatments(body, NEUTRAL[body]) for body in TREATED.values()]
     names = sorted(set().union(*columns))
-    return _table(("field", *TREATED), ((f"`{name}`", *(column.get(name, "") for column in columns)) for name in names))
+    return table(("field", *TREATED), ((f"`{name}`", *(column.get(name, "") for column in columns)) for name in names))
 
 
 def _without_dead_links(text: str) -> str:
     """Replace links to schemas that have no section by the names of these schemas."""
     sections = {heading.lower() for heading in re.findall(r"^### (.+)$", text, re.MULTILINE)}
     return re.sub(r"\[(\w+)\]\(#(\w+)\)", lambda found: found[0] if found[2] in sections else found[1], text)
-
-
-def bodies(whole: Json) -> list[str]:
-    """Return the names of the schemas that a request body can hold, each before those that it refers to."""
-    found = dict.fromkeys(
-        name
-        for item in whole["paths"].values()
-        for operation in item.values()
-        for name in _references(operation.get("requestBody", {}))
-    )
-    waiting = list(found)
-    while waiting:
-        for name in _references(whole["components"]["schemas"][waiting.pop(0)]):
-            if name not in found:
-                found[name] = None
-                waiting.append(name)
-    return list(found)
-
-
-def _references(part: object) -> Iterator[str]:
-    """Names of the schemas that a part of the document refers to."""
-    if isinstance(part, Mapping):
-        if "/schemas/" in str(part.get("$ref")):
-            yield part["$ref"].rpartition("/")[2]
-        for each in part.values():
-            yield from _references(each)
-    elif isinstance(part, list):
-        for each in part:
-            yield from _references(each)
 
 
 def _section(operations: Sequence[Json], whole: Json) -> Iterator[str]:
@@ -201,7 +167,7 @@ def _section(operations: Sequence[Json], whole: Json) -> Iterator[str]:
     shared_with_body = set.intersection(*with_body) - shared if with_body else set()
     also = f" Calls with a body may also be refused with {_statuses(shared_with_body)}." if shared_with_body else ""
     yield f"Every call may be refused with {_statuses(shared)}.{also}\n"
-    yield _table(
+    yield table(
         ("call", "what it does", "body", "answer", "other refusals"),
         (
             (
@@ -245,7 +211,7 @@ def _content(content: Json, linked: set[str]) -> str:
     for kind, media in content.items():
         if kind != "application/json":
             parts.append(f"`{kind}`")
-        parts += [_link(name) for name in _references(media) if name in linked and kind != "text/event-stream"]
+        parts += [link(name) for name in references(media) if name in linked and kind != "text/event-stream"]
     return ", ".join(parts)
 
 
@@ -255,14 +221,14 @@ def _parameters(operations: Sequence[Json]) -> Iterator[str]:
     for each in operations:
         for field in each["parameters"]:
             if field["in"] != "path" and field["name"] != EVERYWHERE:
-                kind = re.sub(", [^,]* characters", "", _type(field["schema"]))
+                kind = re.sub(", [^,]* characters", "", type_of(field["schema"]))
                 place = "header, " if field["in"] == "header" else ""
                 calls.setdefault((field["name"], place + kind, field.get("description", "")), []).append(each["path"])
     rows: dict[tuple[str, ...], list[Row]] = {}
     for row, paths in calls.items():
         rows.setdefault(tuple(dict.fromkeys(paths)), []).append(row)
     for named, alike in rows.items():
-        yield f"Parameters of {_names(named)}:\n\n{_list(alike)}"
+        yield f"Parameters of {in_code(named)}:\n\n{listed(alike)}"
 
 
 def _errors(schemas: Json) -> Iterator[str]:
@@ -270,11 +236,11 @@ def _errors(schemas: Json) -> Iterator[str]:
         'The body of a refusal is `{"error": {…}}`, in Anthropic\'s form on `/v1/messages`. A stream that has begun'
         ' sends `data: {"error": …}` and closes. Where a retry does not help soon, `x-should-retry` is `false`.\n'
     )
-    yield _list(_rows(schemas["ErrorBody"], 1))
+    yield listed(rows_of(schemas["ErrorBody"], 1))
     rows: dict[tuple[int, str, str], list[str]] = {}
     for code, rule in sorted(TABLE.items()):
         rows.setdefault((rule.status, rule.type, RETRIES[rule.retry]), []).append(f"`{code}`")
-    yield _table(
+    yield table(
         ("HTTP", "`code`", "`type`", "retry?"),
         ((str(status), ", ".join(codes), f"`{kind}`", retry) for (status, kind, retry), codes in sorted(rows.items())),
     )
@@ -282,136 +248,7 @@ def _errors(schemas: Json) -> Iterator[str]:
 
 def _headers(headers: Json) -> Iterator[Row]:
     for name, header in headers.items():
-        yield name, _type(header["schema"]), header["description"]
-
-
-def _shapes(names: Iterable[str], schemas: Json, plain_words: int) -> Iterator[str]:
-    """A section for each schema. One that has most fields of an earlier one refers to it instead of repeating them."""
-    earlier: dict[str, list[Row]] = {}
-    for name in names:
-        rows = _rows(schemas[name], plain_words)
-        base = max(earlier, key=lambda other: len({*rows} & {*earlier[other]}), default=None)
-        yield f"### {name}\n\n{schemas[name]['description']}\n"
-        same = {*rows} & {*earlier[base]} if base else set()
-        if base and len(same) >= SHARED_FIELDS:
-            others = [row[0] for row in earlier[base] if row not in same]
-            if len(others) < len(same):
-                exceptions = f" except {_names(others)}" if others else ""
-                which = f"All fields of {_link(base)}{exceptions}"
-            else:
-                which = f"As in {_link(base)}: {_names(row[0] for row in rows if row in same)}"
-            yield f"{which}{'; and:' if {*rows} - same else '.'}\n"
-        else:
-            same = set()
-        earlier[name] = rows
-        if {*rows} - same:
-            yield _list(row for row in rows if row not in same)
-
-
-def _rows(schema: Json, plain_words: int) -> list[Row]:
-    """The fields of a body, or (with `plain_words`) those of an answer that need an explanation."""
-    required = schema.get("required", [])
-    rows = []
-    for field, part in schema.get("properties", {}).items():
-        kind, what = _type(part), part.get("description", "")
-        if not plain_words:
-            kind = f"{kind}, required" if field in required else _optional(kind)
-        if len(what.split()) > plain_words:
-            rows.append((field, kind, what))
-    return rows
-
-
-def _optional(kind: str) -> str:
-    """The type of an optional field, whose `null` the page states once."""
-    without = kind.removesuffix(" or null")
-    return kind if kind == "null" else without if without != kind else f"{kind}, not null"
-
-
-def _names(fields: Iterable[str]) -> str:
-    return ", ".join(f"`{field}`" for field in fields)
-
-
-def _link(name: str) -> str:
-    return f"[{name}](#{name.lower()})"
-
-
-def _type(schema: Json) -> str:
-    """A JSON schema in a few words."""
-    if "$ref" in schema:
-        return _link(schema["$ref"].rpartition("/")[2])
-    for several in ("anyOf", "oneOf"):
-        if several in schema:
-            return " or ".join(dict.fromkeys(_in_brackets(_type(each)) for each in schema[several]))
-    if "const" in schema or "enum" in schema:
-        return ", ".join(f"`{_json(value)}`" for value in schema.get("enum", [schema.get("const")]))
-    kind = schema.get("type", "any")
-    if kind == "array":
-        item = _in_brackets(re.sub(", (not empty|at least 0)$", "", _type(schema.get("items", {}))))
-        return f"list of {item}{_bounds(schema, 'minItems', 'maxItems', ' items')}"
-    if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
-        return f"object of {_type(schema['additionalProperties'])}"
-    bounds = _bounds(schema, "minimum", "maximum") or _bounds(schema, "minLength", "maxLength", " characters")
-    above = f", above {_figure(schema['exclusiveMinimum'])}" if "exclusiveMinimum" in schema else ""
-    return f"{kind}{above}{bounds}"
-
-
-def _in_brackets(kind: str) -> str:
-    """A type with its bounds in brackets, to be a part of another type."""
-    return re.sub(r"^([a-z ]+), (.+)$", r"\1 (\2)", kind)
-
-
-def _bounds(schema: Json, least: str, most: str, unit: str = "") -> str:
-    low, high = _figure(schema.get(least)), _figure(schema.get(most))
-    if low is None and high is None:
-        return ""
-    if high is None:
-        return ", not empty" if unit and low == "1" else f", at least {low}{unit}"
-    return f", {low} to {high}{unit}" if low is not None else f", at most {high}{unit}"
-
-
-def _figure(value: float | None) -> str | None:
-    return None if value is None else f"{int(value) if value == int(value) else value:,}"
-
-
-def _json(value: object) -> str:
-    match value:
-        case None | bool():
-            return {None: "null", True: "true", False: "false"}[value]
-        case str():
-            return value or '""'
-        case _:
-            return str(value).replace("'", '"')
-
-
-def _list(rows: Iterable[Row]) -> str:
-    """A list of fields. Those that share a description are listed together; a type of all of them is stated once."""
-    rows = list(rows)
-    kinds = {kind for _, kind, _ in rows}
-    shared = kinds.pop() if len(kinds) == 1 and len(rows) >= SHARED_FIELDS else None
-    alike: dict[str, list[Row]] = {}
-    for row in rows:
-        alike.setdefault(" ".join(row[2].split()).removesuffix("."), []).append(row)
-    lines = []
-    for what, fields in alike.items():
-        kinds = {kind for _, kind, _ in fields}
-        names = _names(name for name, _, _ in fields)
-        if names == "`type`" and re.fullmatch(r"(`\w+`(, )?)+(required|not null)?", fields[0][1]):
-            lines.append(f"`type`: {kinds.pop()}\n")
-        elif shared:
-            lines.append(f"{names}: {what}\n")
-        elif len(kinds) == 1:
-            lines.append(f"{names} ({kinds.pop()}): {what}\n")
-        else:
-            lines.append(f"{what}: {', '.join(f'`{name}` ({kind})' for name, kind, _ in fields)}\n")
-    return (f"Type: {shared}.\n\n" if shared else "") + "".join(f"- {line}" for line in lines)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table without the columns that would be empty."""
-    cells = [[re.sub(r"\s+", " ", cell).replace("|", "\\|") for cell in row] for row in rows]
-    kept = [place for place in range(len(head)) if any(row[place] for row in cells)]
-    lines = [[head[place] for place in kept], ["---"] * len(kept), *([row[place] for place in kept] for row in cells)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        yield name, type_of(header["schema"]), header["description"]
 
 
 if __name__ == "__main__":
