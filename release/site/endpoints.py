@@ -28,6 +28,15 @@ GROUPS = (
 """Each page's name, its title, and how its paths begin. A call is on the first page that fits."""
 EVERYWHERE = "x-request-id"
 """A parameter of every call, which docs/api.md explains."""
+_ANSWERS = """---
+search:
+  boost: 0.5
+---
+
+# Answers
+
+The fields of answers and of the events of streams. Times that end in `_at` are Unix seconds.
+"""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -42,11 +51,8 @@ def pages() -> Iterator[tuple[str, str]]:
     for name, title, _ in GROUPS:
         chosen = [each for each in operations if page_of(each["path"]) == name]
         yield f"{name}.md", _with_links("\n".join([f"# {title}\n", *_page(chosen, operations)]), known, "answers.md")
-    head = (
-        "# Answers\n\nThe fields of answers and of the events of streams. Times that end in `_at` are Unix seconds.\n"
-    )
     sections = shapes([name for name in schemas if name not in known], schemas, plain_words=-1)
-    text = re.sub("^###", "##", "\n".join([head, *sections]), flags=re.MULTILINE)
+    text = re.sub("^###", "##", "\n".join([_ANSWERS, *sections]), flags=re.MULTILINE)
     yield "answers.md", _with_links(text, known, "")
 
 
