@@ -1,6 +1,7 @@
 """Bodies that are no JSON, or more of it than is read: refused by name, whole, and without a trace."""
 
 import gc
+import sys
 from contextlib import suppress
 
 import pytest
@@ -23,7 +24,7 @@ BROKEN: dict[str, tuple[bytes, str | None]] = {
     "text": (b'"a"', None),
     "null": (b"null", None),
     "two values": (b"{} {}", None),
-    "trailing comma": (b'{"model": "m",}', None),
+    "trailing comma": (b'{"model": "m",}', "model" if sys.version_info >= (3, 13) else None),  # named at the comma
     "bad literal": (b'{"model": "m", "stream": tru}', "stream"),
     "comment": (b'{"model": "m" /* */}', "model"),
     "invalid UTF-8": (b'{"model": "m", "user": "\xff"}', "user"),
