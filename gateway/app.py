@@ -51,6 +51,7 @@ from fairlane.gateway.control.console import sign_in
 from fairlane.gateway.control.openapi import document as openapi
 from fairlane.gateway.control.openapi import headers as openapi_headers
 from fairlane.gateway.control.openapi import page as openapi_page
+from fairlane.gateway.control.portal import routes as portal
 from fairlane.gateway.control.self_service.account import OwnAccount
 from fairlane.gateway.control.self_service.keys import OwnKeys
 from fairlane.gateway.errors import ApiError
@@ -154,6 +155,7 @@ def create_app(resources: Resources) -> Starlette:
             ),
             *[tenant(*each) for each in _self_service(resources)],
             tenant("GET", requests.ONE_PATH, requests.ShowRequest(resources.insight.records)),
+            *portal.routes(resources.settings.root_path),
             *_status_routes(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
         ],

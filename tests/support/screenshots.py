@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/console.md: a whole server under some load, seen through a browser.
+"""Makes the pictures of docs/console.md and docs/portal.md: a whole server under some load, seen through a browser.
 
 python -m tests.support.screenshots
 """
@@ -26,6 +26,7 @@ WORDS = ("river", "market", "lantern", "copper", "orbit", "violin", "harvest", "
 TENANTS: Mapping[str, Mapping[str, object]] = {
     "assistant": {"weight": 2, "limits": {"tokens_per_minute": 90_000, "tokens_per_month": 40_000_000}},
     "nightly-reports": {
+        "self_service": "keys",
         "default_lane": "throughput",
         "limits": {"tokens_per_day": 60_000, "output_tokens_per_minute": 12_000, "concurrent_requests": 8},
     },
@@ -139,6 +140,15 @@ def pictures(server: Server, console: Console, key: str) -> None:
     shoot(console, folder / "playground.png", 920)
 
 
+def portal_picture(console: Console, key: str) -> None:
+    """What a tenant sees."""
+    console.page.goto(f"{console.url}/portal")
+    console.page.get_by_label("API key").fill(key)
+    console.page.get_by_role("button", name="Sign in", exact=True).click()
+    console.page.locator(".bars").wait_for()
+    shoot(console, DOCS / "portal.png", 870)
+
+
 def main() -> None:
     """Start a server, put load on it, and take the pictures."""
     with tempfile.TemporaryDirectory() as folder:
@@ -149,6 +159,8 @@ def main() -> None:
                 time.sleep(WARM_S)
                 with browser.console(chromium, server.admin_url, width=WIDTH) as console:
                     pictures(server, console, keys["assistant"])
+                with browser.console(chromium, server.url, width=WIDTH) as tab:
+                    portal_picture(tab, keys["nightly-reports"])
         finally:
             server.stop()
 

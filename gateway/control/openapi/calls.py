@@ -220,5 +220,6 @@ OPEN_CALLS: tuple[Documented, ...] = (
     _open("GET /ping", "ping", "Check that the process is alive", {TEXT: str}),
     _open("GET /readyz", "is_ready", _READY, {TEXT: str}, *_UNREADY),
     _open("GET /docs", "open_docs", "This document as a page", {HTML: str}),
+    _open("GET /portal", "open_portal", "The tenants' portal", {HTML: str}),
     _open("GET /", "open_console", "The operators' console", {HTML: str}),
 )

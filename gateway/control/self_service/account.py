@@ -38,6 +38,8 @@ class CallerView(TypedDict):
     tenant: Annotated[str, about("Id of the tenant")]
     tenant_name: Annotated[str, about("The tenant's name; may be empty")]
     timezone: Annotated[str, about("IANA name of the zone in which its days and months begin")]
+    lanes: Annotated[list[str], about("Lanes that the calling key may use")]
+    default_lane: Annotated[str, about("The lane of requests that name none")]
     key: Annotated[KeyView, about("The calling key")]
     may_manage_keys: Annotated[bool, about("Whether the calling key may make, rotate and revoke keys")]
     currency: Annotated[str, about("Currency of all prices and charges")]
@@ -62,10 +64,13 @@ class OwnAccount:
 
     async def show_caller(self, context: RequestContext) -> None:
         tenant, key = context.caller.identity.tenant, context.caller.identity.key
+        own = tenant.lanes if key.scopes.lanes is None else key.scopes.lanes
         shown: CallerView = {
             "tenant": tenant.id,
             "tenant_name": tenant.name,
             "timezone": tenant.timezone,
+            "lanes": [each for each in tenant.lanes if each in own],
+            "default_lane": tenant.default_lane,
             "key": key_view(key),
             "may_manage_keys": refusal_to_manage(context.caller) is None,
             "currency": self.currency,

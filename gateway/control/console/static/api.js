@@ -1,10 +1,18 @@
-// The admin API client: it sends the session's cookie, and a header that only this page can send.
+// The API client. The console calls the admin API with the session's cookie, and a header that only this page can send;
+// the portal calls the tenant API with its key.
 
 const CSRF = { "x-fairlane-csrf": "1" };
 const PATIENCE_MS = 15_000;
 /** The prefix of the gateway's paths; empty without one. */
-export const ROOT = new URL(import.meta.url).pathname.replace(/\/console\/api\.js$/, "");
-const ADMIN = `${ROOT}/admin/v1`;
+export const ROOT = new URL(import.meta.url).pathname.replace(/(\/portal)?\/console\/api\.js$/, "");
+let base = `${ROOT}/admin/v1`;
+let proof = CSRF;
+
+/** From now on, calls the tenant API with a key. */
+export function useKey(key) {
+  base = `${ROOT}/v1`;
+  proof = { authorization: `Bearer ${key}` };
+}
 
 /** An error response. `param` is the field that caused it. */
 export class ApiError extends Error {
@@ -30,7 +38,7 @@ async function send(path, { method = "GET", headers = {}, body, signal, patience
   const limits = [AbortSignal.timeout(patience), ...(signal ? [signal] : [])];
   const response = await fetch(path, {
     method,
-    headers: { ...CSRF, ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
+    headers: { ...proof, ...(body === undefined ? {} : { "content-type": "application/json" }), ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
     cache: "no-store",
     signal: AbortSignal.any(limits),
@@ -49,7 +57,7 @@ export function query(fields) {
 
 /** GET. Throws ApiError. */
 export async function get(path, fields = {}, signal = undefined) {
-  return (await send(`${ADMIN}${path}${query(fields)}`, { signal })).json();
+  return (await send(`${base}${path}${query(fields)}`, { signal })).json();
 }
 
 /** GET; null for 404, which an older gateway answers. */
@@ -65,7 +73,7 @@ export async function getIfThere(path, fields = {}, signal = undefined) {
 /** Sends a change. `version` is the version it is based on, so that no concurrent change is lost. Throws ApiError. */
 export async function change(method, path, body = {}, { version, patience } = {}) {
   const headers = version === undefined ? {} : { "if-match": `"${version}"` };
-  const response = await send(`${ADMIN}${path}`, { method, headers, body, patience });
+  const response = await send(`${base}${path}`, { method, headers, body, patience });
   return response.status === 204 ? null : response.json();
 }
 
@@ -74,7 +82,7 @@ export async function upload(path, file, patience) {
   const form = new FormData();
   form.append("file", file);
   const limits = AbortSignal.timeout(patience);
-  const response = await fetch(`${ADMIN}${path}`, { method: "POST", headers: CSRF, body: form, cache: "no-store", signal: limits });
+  const response = await fetch(`${base}${path}`, { method: "POST", headers: proof, body: form, cache: "no-store", signal: limits });
   if (!response.ok) throw await refusal(response);
   return response.json();
 }

@@ -50,7 +50,8 @@ export async function playground(root, { signal }) {
     h("div", { class: "halves" }, ...LANES.map((lane) => panes[lane].element)));
 }
 
-async function listModels(key, model) {
+/** Fills a select with the models that a key may use. */
+export async function listModels(key, model) {
   const response = await fetch(`${ROOT}/v1/models`, { headers: { authorization: `Bearer ${key.read() ?? ""}` }, cache: "no-store" });
   if (!response.ok) throw new Error(await refusalOf(response));
   const { data } = await response.json();
@@ -65,7 +66,8 @@ async function refusalOf(response) {
   return said?.error ? `${response.status} ${said.error.code}: ${said.error.message}` : `The gateway answered ${response.status}.`;
 }
 
-function pane(lane) {
+/** Where a stream is shown: its state, figures, text and events. */
+export function pane(lane) {
   const state = h("span", { class: "stream-state" }, badge("idle"));
   const figures = h("p", { class: "figures-line muted" }, "Not sent yet.");
   const text = h("div", { class: "stream", tabindex: "0", role: "region", "aria-label": `Answer on the ${lane} lane` });
@@ -79,7 +81,7 @@ function pane(lane) {
 const TONES = { queued: "info", prefilling: "info", streaming: "good", done: "good", paused: "warn", preempted: "warn", refused: "bad", failed: "bad", stopped: "" };
 
 /** Runs one stream and shows it in its pane, if it has one. */
-async function stream(lane, asked, signal, place) {
+export async function stream(lane, asked, signal, place) {
   const begun = performance.now();
   const seen = { first: null, last: null, tokens: 0, id: null, isCut: null };
   const at = () => performance.now() - begun;

@@ -20,7 +20,8 @@ function scopesOf({ scopes }) {
   return set.length ? set.map(([name, value]) => h("div", {}, h("span", { class: "muted" }, `${name}: `), named(value.join(", ")))) : h("span", { class: "muted" }, "all");
 }
 
-export async function keys(place, { path, signal }) {
+/** `replaced(old, made)` is called after a rotation. */
+export async function keys(place, { path, signal, may = mayChange(), replaced = () => {} }) {
   const shown = table({
     caption: "Keys",
     key: (key) => key.id,
@@ -33,7 +34,7 @@ export async function keys(place, { path, signal }) {
       { name: "Made", cell: (key) => moment(key.created_at) },
       { name: "Last used", moves: true, cell: (key) => (key.last_used_at == null ? "never" : ago(key.last_used_at)) },
       { name: "Expires", cell: (key) => (key.expires_at == null ? "never" : moment(key.expires_at)) },
-      ...(mayChange() ? [{ name: "Actions", hidden: true, class: "actions", cell: (key) => (stateOf(key) === "active" ? [
+      ...(may ? [{ name: "Actions", hidden: true, class: "actions", cell: (key) => (stateOf(key) === "active" ? [
         button("Rotate", () => rotate(key), { describes: key.name }),
         button("Revoke", () => revoke(key), { kind: "quiet danger", describes: key.name }),
       ] : null) }] : []),
@@ -64,7 +65,9 @@ export async function keys(place, { path, signal }) {
       consequence: ({ overlap_s }) => (overlap_s ? null : `Requests with the old key of ${key.name} are refused within a second of this.`),
       send: ({ overlap_s }) => change("POST", `${path}/keys/${segment(key.id)}/rotate`, { overlap_s: overlap_s ?? 0 }),
     });
-    if (made) await show(made);
+    if (!made) return;
+    replaced(key, made);
+    await show(made);
   }
   async function revoke(key) {
     if (!(await confirm(`Revoke ${key.name}?`, "The key stops working everywhere within a second. Running streams finish. This cannot be undone.", "Revoke"))) return;
@@ -77,12 +80,12 @@ export async function keys(place, { path, signal }) {
     }
   }
   async function show(made) {
+    await showOnce(made); // first: if the list cannot be read, the key must not be lost
     await read();
-    await showOnce(made);
   }
 
   place.append(
-    h("div", { class: "row-head" }, h("p", { class: "note" }, "A key is shown once, when it is created. Only its hash is stored."), mayChange() && button("New key", create, { kind: "primary" })),
+    h("div", { class: "row-head" }, h("p", { class: "note" }, "A key is shown once, when it is created. Only its hash is stored."), may && button("New key", create, { kind: "primary" })),
     h("div", { class: "card flush" }, shown.element),
   );
   await every(EVERY_MS, signal, read);
