@@ -22,6 +22,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 WARM_S = 150.0
 """So long there is load before the first picture, for charts to have something to show."""
 WIDTH = 1440
+PRICES = {"model": "*", "lane": "*", "input": 150_000, "cached_input": 75_000, "output": 600_000}
 WORDS = ("river", "market", "lantern", "copper", "orbit", "violin", "harvest", "signal", "meadow", "harbour", "candle")
 TENANTS: Mapping[str, Mapping[str, object]] = {
     "assistant": {"weight": 2, "limits": {"tokens_per_minute": 90_000, "tokens_per_month": 40_000_000}},
@@ -120,7 +121,7 @@ def pictures(server: Server, console: Console, key: str) -> None:
     folder = DOCS / "console"
     folder.mkdir(exist_ok=True)
     console.sign_in(ADMIN_KEY)
-    shoot(console, DOCS / "console.png", 870)
+    shoot(console, DOCS / "console.png", 980)
     console.go("kv")
     console.page.locator(".kv-canvas").first.wait_for()
     shoot(console, folder / "kv.png", 700)
@@ -155,6 +156,8 @@ def main() -> None:
         server = Server(Path(folder), {"WORKER__KV_MEMORY": "28MiB", "WORKER__HOST_KV_MEMORY": "28MiB"}).start()
         try:
             keys = {name: server.tenant(name, **fields) for name, fields in TENANTS.items()}
+            with server.admin() as admin:
+                admin.put("/prices", json={"prices": [PRICES]}).raise_for_status()
             with load(server, keys), browser.browsing() as chromium:
                 time.sleep(WARM_S)
                 with browser.console(chromium, server.admin_url, width=WIDTH) as console:

@@ -291,6 +291,10 @@ def test_axe_finds_nothing_in_any_view(
             opened.page.get_by_role("dialog").wait_for()
             found[name] = opened.violations()
             opened.page.keyboard.press("Escape")
+        opened.page.keyboard.press("Control+k")
+        opened.page.get_by_role("combobox", name="Search").fill("s")
+        opened.page.get_by_text("found", exact=False).first.wait_for()
+        found["search"] = opened.violations()
         assert not opened.faults
 
     bad = [f"{view}: {each}" for view, what in found.items() for each in what]

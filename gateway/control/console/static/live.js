@@ -5,6 +5,7 @@ import { ROOT, SignedOut, get, getIfThere } from "./api.js";
 const EVERY_MS = 2000;
 const RETRY_MS = 3000;
 const LINGERS_MS = 5000;
+const STORE_AWAY = "quota_store_unavailable";
 const listeners = new Map([["overview", new Set()], ["kv", new Set()], ["store", new Set()]]);
 let source = null;
 let timer = 0;
@@ -59,6 +60,11 @@ function heard(overview) {
   tell("overview", overview);
 }
 
+function away() {
+  awaySince ??= Date.now() / 1000;
+  tell("store", awaySince);
+}
+
 async function start() {
   timer = -1; // reserved while the first read runs
   try {
@@ -86,8 +92,7 @@ function open() {
   source.addEventListener("open", () => (wasOpen = true));
   source.addEventListener("overview", (event) => heard(JSON.parse(event.data)));
   source.addEventListener("unavailable", () => {
-    awaySince ??= Date.now() / 1000;
-    tell("store", awaySince);
+    away();
     status("Not updated: the store does not answer.", true);
   });
   source.addEventListener("kv", (event) => tell("kv", JSON.parse(event.data)));
@@ -119,6 +124,7 @@ async function readInTurn() {
 
 function again(error, what) {
   if (error instanceof SignedOut) return ended();
+  if (error.code === STORE_AWAY) away();
   status(`Not updated: ${error.message}`, true);
   timer = setTimeout(what, RETRY_MS);
   return undefined;

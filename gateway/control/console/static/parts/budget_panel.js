@@ -11,7 +11,7 @@ import { table } from "./table.js";
 const MOST_ROWS = 6;
 const MOST_TENANTS = 200;
 const LIMITS_EVERY_MS = 20_000;
-const SPEND_EVERY_MS = 120_000;
+const SPEND_EVERY_MS = 600_000;
 /** Limits that are used less than this are far from used up. */
 const NEAR = 0.5;
 

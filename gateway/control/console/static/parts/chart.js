@@ -21,12 +21,14 @@ export function colour(name, alpha = 1) {
 }
 
 const SHORTEST_S = 60;
+/** Distances of the grid for values that are counted. */
+const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((each) => each * 10 ** power)).flat();
 /** A shorter selection is a click. */
 const SHORTEST_PX = 8;
 
 /**
  * `series`: a list of `{name, colour, dash?, area?, quiet?}`, with colours as custom properties. `shown(value)` formats
- * a figure with its unit. `ceiling` fixes the top of the scale, else a few outliers are cut off. `onzoom(from, to)` is
+ * a figure with its unit; `isWhole`: it has no fractions. `ceiling` fixes the top of the scale, else a few outliers are cut off. `onzoom(from, to)` is
  * called with a stretch that was selected. Returns `{element, update(times, values, axis?)}`, with times in Unix seconds;
  * `axis` is `{from, to, step}`: the ends of the axis, and the distance of two values, for gaps.
  */
@@ -57,7 +59,7 @@ export function chart(options) {
   };
 }
 
-function drawing({ title, series, shown, ceiling = null, height = HEIGHT, isTime = true, xShown = null, onzoom = null, signal }) {
+function drawing({ title, series, shown, ceiling = null, height = HEIGHT, isTime = true, isWhole = false, xShown = null, onzoom = null, signal }) {
   const legend = h("span", { class: "legend" }, ...series.filter(({ quiet }) => !quiet).map(({ name, colour: key, dash }) =>
     h("span", {}, h("span", { class: `line ${dash ? "dashed" : ""} c-${key}` }), name)));
   const latest = h("span", { class: "latest" });
@@ -83,7 +85,7 @@ function drawing({ title, series, shown, ceiling = null, height = HEIGHT, isTime
       scales: { x: { time: isTime, range: span }, y: { range: (_, low) => [Math.min(0, low ?? 0), ceiling ?? top] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 26, ...(isTime ? { values: times } : { values: (_, splits) => splits.map(xShown ?? String) }) },
-        { ...axis, size: 58, space: 34, values: (_, splits) => splits.map((each) => shown(each)) },
+        { ...axis, size: 58, space: 34, ...(isWhole ? { incrs: WHOLE } : {}), values: (_, splits) => splits.map((each) => shown(each)) },
       ],
       series: [{}, ...series.map(({ name, colour: key, dash, area }) => ({
         label: name,

@@ -11,7 +11,7 @@ const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => tota
 
 export function systemPanel(signal, onzoom) {
   const kv = chart({ title: "KV memory in use", series: [{ name: "used", colour: "accent", area: true }], shown: percent, ceiling: 1, onzoom, signal });
-  const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, onzoom, signal });
+  const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, isWhole: true, onzoom, signal });
   const codes = h("div", { class: "codes" });
   const workers = workersTable();
   const elements = [

@@ -2,7 +2,7 @@
 
 import { getIfThere, segment } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { amount, bytes, count, duration, moment, plural, rate, words } from "../format.js";
+import { amount, bytes, count, dated, duration, plural, rate, words } from "../format.js";
 import { every } from "../live.js";
 import { money } from "../parts/money.js";
 import { card, facts, laneTag, link, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
@@ -46,7 +46,7 @@ function parts(found) {
 function factsOf(found) {
   const { steps, limit, message } = found;
   return [
-    ["Arrived", moment(found.arrived_at)],
+    ["Arrived", dated(found.arrived_at)],
     ["Model", named(found.model)],
     ["Key", found.key ? named(found.key, "id") : undefined],
     ["Promised", found.class ?? undefined],
