@@ -89,10 +89,11 @@ dist-vllm: $(VENV)/.dev ## The wheel of LaneScheduler for vLLM's environment, in
 	$(BIN)/python -m release.vllm_wheel dist
 
 redis: ## redis-server from the distribution, so that no test of the store is skipped
-	command -v redis-server || { sudo apt-get update --quiet --quiet && sudo apt-get install --yes --quiet redis-server; }
+	command -v redis-server || { as=$$(command -v sudo); $$as apt-get update -qq && $$as apt-get install --yes -qq redis-server; }
 
 dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: $(VENV)/.dev $(VENV)/.release ## Wheels, sdist, chart, SBOM and SHA256SUMS of the last commit, into dist/
+	@git diff --quiet HEAD || echo "make dist: changes that are not committed are left out" >&2
 	rm -rf dist build/source && mkdir -p dist build/source
 	git -c tar.umask=0022 archive HEAD | tar --extract --preserve-permissions --directory build/source
 	umask 022 && cd build/source && $(RELEASE)/python -m build --no-isolation --outdir ../../dist >../dist.log || { cat ../dist.log; exit 1; }
@@ -199,4 +200,4 @@ $(VENV)/.docs: $(BIN)/python
 	touch $@
 
 clean: ## Remove what was installed and built
-	rm -rf $(VENV) .fairlane build *.egg-info
+	rm -rf $(VENV) .fairlane build dist *.egg-info
