@@ -67,16 +67,6 @@ class Scopes:
     def may_act_as(self, tenant: str) -> bool:
         return self.act_as is not None and tenant in self.act_as
 
-    def exceeds(self, other: "Scopes") -> str | None:
-        """Return the name of a scope that allows what `other` does not, or None."""
-        for name, covers in _COVERS.items():
-            own, wider = getattr(self, name), getattr(other, name)
-            if name == "act_as":
-                own, wider = own or (), wider or ()
-            if wider is not None and (own is None or not all(any(covers(a, b) for a in wider) for b in own)):
-                return name
-        return None
-
     def allows_address(self, address: str) -> bool:
         if self.cidrs is None:
             return True
@@ -87,20 +77,6 @@ class Scopes:
         if isinstance(caller, ipaddress.IPv6Address) and caller.ipv4_mapped is not None:
             caller = caller.ipv4_mapped
         return any(caller in network for network in _networks(self.cidrs))
-
-
-def _is_within(network: str, narrower: str) -> bool:
-    one, other = _network(network), _network(narrower)
-    return one.version == other.version and one.supernet_of(other)  # type: ignore[arg-type]
-
-
-_network = lru_cache(maxsize=2_048)(ipaddress.ip_network)
-# For each scope: whether an entry of it includes another one.
-_COVERS: Mapping[str, Callable[[str, str], bool]] = {
-    **dict.fromkeys(("models", "lanes", "act_as"), str.__eq__),
-    "endpoints": lambda path, other: f"{other}/".startswith(f"{path}/"),
-    "cidrs": _is_within,
-}
 
 
 @lru_cache(maxsize=256)  # called for each request, and a key may name a thousand

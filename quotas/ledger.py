@@ -4,6 +4,7 @@ Tokens of a request that runs over midnight count on the day of their charge, as
 tokens and the workers' measurements count on the day when it ends. Old days are merged into their month's sums."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
@@ -92,12 +93,19 @@ class Ledger:
         self._database = Database(client)
 
     async def usage(
-        self, root: str, account: str, first: date, last: date, group_by: Sequence[str] = ()
+        self,
+        root: str,
+        account: str,
+        first: date,
+        last: date,
+        group_by: Sequence[str] = (),
+        most_rows: float = math.inf,
     ) -> UsageReport:
         """Return the usage from `first` to `last`, both included, in days of the tenant's zone at the time.
 
         For days that were rolled up, `day` is their month. Raises FieldError for an unknown group, days in the wrong
-        order, more than LONGEST_SPAN_DAYS of them, or a range that splits a month that was rolled up."""
+        order, more than LONGEST_SPAN_DAYS of them, a range that splits a month that was rolled up, or more rows than
+        `most_rows`."""
         for name in group_by:
             if name not in GROUPS:
                 raise FieldError("group_by", f"must consist of {', '.join(GROUPS)}")
@@ -105,7 +113,7 @@ class Ledger:
             raise FieldError("to", f"must not be before `from`, and span at most {LONGEST_SPAN_DAYS} days")
         while True:
             rolled = await _rolled(self._database, root, account)
-            report = await self._report(root, account, first, last, group_by, rolled.last)
+            report = await self._report(root, account, first, last, group_by, rolled.last, most_rows)
             # Otherwise sums that were moved meanwhile may be missing or doubled.
             if await _rolled(self._database, root, account) == rolled:
                 return report
@@ -167,7 +175,14 @@ class Ledger:
         await self._database.run("ledger_exported", keyspace.of_root(root), *names, after, last, number)
 
     async def _report(
-        self, root: str, account: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
+        self,
+        root: str,
+        account: str,
+        first: date,
+        last: date,
+        group_by: Sequence[str],
+        rolled: date | None,
+        most_rows: float,
     ) -> UsageReport:
         groups: dict[tuple[str, ...], UsageSums] = {}
         total = UsageSums()
@@ -180,6 +195,8 @@ class Ledger:
                 names = dict(zip(GROUPS[1:], text.split("\t"), strict=True), day=span)
                 for each in (groups.setdefault(tuple(names[name] for name in group_by), UsageSums()), total):
                     each.merge(UsageSums(*figures))
+            if len(groups) > most_rows:
+                raise FieldError("group_by", f"has more than {most_rows:,} rows: name fewer groups, or fewer days")
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)
 

@@ -5,6 +5,7 @@ The ledger's export is streamed: a few hundred entries are in memory at a time."
 import csv
 import io
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
@@ -50,7 +51,13 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
 
 
 async def usage_of(
-    ledger: Ledger, currency: str, root: str, account: str, zone: ZoneInfo, query: DaysQuery
+    ledger: Ledger,
+    currency: str,
+    root: str,
+    account: str,
+    zone: ZoneInfo,
+    query: DaysQuery,
+    most_rows: float = math.inf,
 ) -> OwnUsageView:
     """Return an account's usage. Raises FieldError."""
     last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
@@ -58,7 +65,7 @@ async def usage_of(
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")
-    report = await ledger.usage(root, account, first, last, groups)
+    report = await ledger.usage(root, account, first, last, groups, most_rows)
     return {
         "data": [usage_line(row.usage, row.group) for row in report.rows],
         "total": usage_line(report.total, {}),

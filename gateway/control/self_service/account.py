@@ -23,6 +23,8 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger
 
 MOST_LISTED = 100
+# Of a report of usage, so that none occupies a gateway for long.
+MOST_ROWS = 5_000
 
 
 class OwnRequestsQuery(PageQuery):
@@ -80,9 +82,9 @@ class OwnAccount:
     async def show_usage(self, context: RequestContext) -> None:
         tenant, query = context.caller.identity.tenant, read_query(DaysQuery, context.scope["query_string"])
         await self.report(tenant.root)
-        zone = ZoneInfo(tenant.timezone)
+        where = (self.ledger, self.currency, tenant.root, tenant.account, ZoneInfo(tenant.timezone))
         try:
-            found = await usage_of(self.ledger, self.currency, tenant.root, tenant.account, zone, query)
+            found = await usage_of(*where, query, MOST_ROWS)
         except FieldError as error:
             raise refusal_of(error) from None
         await send_json(context.send, found, [])

@@ -14,6 +14,7 @@ from fairlane.gateway.control.admin.call import Document, address_of, changes_of
 from fairlane.gateway.control.admin.inputs import OwnKeyBody, PageQuery, RotateBody
 from fairlane.gateway.control.admin.router import MAX_BODY_BYTES, refusal_of
 from fairlane.gateway.control.admin.views import KeyView, key_view, page
+from fairlane.gateway.control.self_service.scopes import exceeding
 from fairlane.gateway.dialects.openai.batches import read_query
 from fairlane.gateway.dialects.openai.reading import checked
 from fairlane.gateway.errors import ApiError, invalid, not_found
@@ -80,7 +81,7 @@ class OwnKeys:
         if maker.expires_at is not None and body.expires_at is None:
             document["expires_at"] = maker.expires_at
         wanted = maker.changed(document)
-        if scope := wanted.scopes.exceeds(maker.scopes):
+        if scope := exceeding(wanted.scopes, maker.scopes):
             raise invalid(f"scopes.{scope}", f"`scopes.{scope}` may only allow what the calling key may do.")
         if _outlives(wanted, maker):
             raise invalid("expires_at", "`expires_at` must not be later than that of the calling key.")
@@ -129,7 +130,7 @@ class OwnKeys:
         key = await self.keys.get(caller.tenant, name) if _ID.fullmatch(name) else None
         if key is None:
             raise not_found("key")
-        if key.via or key.scopes.exceeds(caller.key.scopes):
+        if key.via or exceeding(key.scopes, caller.key.scopes):
             raise _not_allowed("This key may do what the calling key may not: ask your operator to change it.")
         return key
 

@@ -98,8 +98,8 @@ class Records:
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
 
     async def ended_of(self, account: str, wanted: RecordQuery) -> list[RequestRecord]:
-        """Return a page of a tenant's ended requests, newest first, and the first of the next one."""
-        await self._recorder.flush()
+        """Return a page of a tenant's ended requests, newest first, and the first of the next one. It flushes nothing:
+        a tenant could so have more of its refusals recorded than one may."""
         found: list[RequestRecord] = []
         async for records in self._ended(wanted.before[0], set(), wanted.part, account):
             found += wanted.among(records)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairlane.gateway.control.self_service import account
 from tests.support.gateway.served import ASKED, CHAT, Served, error_of
 
 pytestmark = pytest.mark.anyio
@@ -58,12 +59,24 @@ async def test_a_wrong_parameter_is_named(served: Served, path: str, param: str)
     assert answer.json()["error"]["param"] == param
 
 
+async def test_a_report_has_at_most_so_many_rows(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account, "MOST_ROWS", 0)
+    await served.post(CHAT, ASKED)
+    await served.landed()
+
+    answer = await served.get("/v1/usage?group_by=key")
+
+    assert error_of(answer) == (400, "invalid_request_error")
+    assert answer.json()["error"]["param"] == "group_by"
+
+
 async def test_the_last_requests_are_listed_in_pages_newest_first(served: Served) -> None:
     for number in range(3):
         await served.post(CHAT, ASKED, x_request_id=f"{served.id_of()}-{number}")
         await served.post(CHAT, ASKED, tenant="beta", x_request_id=f"theirs-{number}")
     await served.landed()
 
+    await served.resources.insight.recorder.flush()
     found, query, page = [], "?limit=1", {"has_more": True}
     while page["has_more"]:
         page = (await served.get(f"/v1/requests{query}")).json()
@@ -79,3 +92,17 @@ async def test_a_key_that_may_only_chat_sees_none_of_it(served: Served) -> None:
 
     for path in ("/v1/me", "/v1/usage", "/v1/requests", "/v1/keys"):
         assert error_of(await served.get(path, tenant="narrow")) == (403, "endpoint_not_allowed")
+
+
+async def test_a_new_tenant_sees_nothing_of_an_earlier_one_of_its_id(served: Served) -> None:
+    await served.post(CHAT, ASKED)
+    await served.landed()
+    await served.resources.insight.recorder.flush()
+    assert (await served.get("/v1/requests")).json()["data"]
+
+    await served.resources.accounts.tenants.delete(served.id_of())
+    await served.tenant("acme", self_service="keys")
+
+    assert (await served.get("/v1/requests")).json()["data"] == []
+    assert (await served.get("/v1/usage")).json()["total"]["requests"] == 0
+    assert len((await served.get("/v1/keys")).json()["data"]) == 1

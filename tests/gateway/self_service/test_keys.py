@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from fairlane.gateway.control.self_service import keys as self_service
+from fairlane.gateway.control.self_service.scopes import exceeding
 from fairlane.quotas.api_keys import ApiKey, Scopes
 from fairlane.quotas.delegated_keys import Delegation
 from tests.support.gateway.issuer import issuing, token
@@ -230,13 +231,22 @@ async def test_a_token_manages_no_keys_and_its_way_is_the_operators(with_tokens:
     assert (await call(served, "GET", "/v1/me", key=token())).status_code == 200
 
 
-def test_scopes_compare_entry_by_entry() -> None:
-    assert Scopes().exceeds(Scopes()) is None
-    assert Scopes(act_as=("a",)).exceeds(Scopes()) == "act_as"
-    assert Scopes().exceeds(Scopes(lanes=("latency",))) == "lanes"
-    assert Scopes(endpoints=("/v1/chatty",)).exceeds(Scopes(endpoints=("/v1/chat",))) == "endpoints"
-    assert Scopes(models=()).exceeds(Scopes(models=("a",))) is None
-    assert Scopes(cidrs=("10.1.0.0/16", "fd00::/16")).exceeds(Scopes(cidrs=("10.0.0.0/8", "fd00::/8"))) is None
+@pytest.mark.parametrize(
+    ("own", "other", "scope"),
+    [
+        (Scopes(), Scopes(), None),
+        (Scopes(act_as=("a",)), Scopes(), "act_as"),
+        (Scopes(), Scopes(lanes=("latency",)), "lanes"),
+        (Scopes(models=()), Scopes(models=("a",)), None),
+        (Scopes(endpoints=("/v1/chatty",)), Scopes(endpoints=("/v1/chat",)), "endpoints"),
+        (Scopes(endpoints=("/v1/chat/completions",)), Scopes(endpoints=("/v1/chat",)), None),
+        (Scopes(cidrs=("10.1.0.0/16", "fd00::/16")), Scopes(cidrs=("10.0.0.0/8", "fd00::/8")), None),
+        (Scopes(cidrs=("0.0.0.0/0",)), Scopes(cidrs=("::/0",)), "cidrs"),
+        (Scopes(cidrs=("10.0.0.0/7",)), Scopes(cidrs=("10.0.0.0/8",)), "cidrs"),
+    ],
+)
+def test_scopes_compare_entry_by_entry(own: Scopes, other: Scopes, scope: str | None) -> None:
+    assert exceeding(own, other) == scope
 
 
 def test_a_key_of_an_earlier_version_was_made_by_an_operator() -> None:

@@ -9,7 +9,7 @@ import { card, figure, pageHead } from "./console/parts/pieces.js";
 import { limitList, usageCard } from "./console/parts/usage.js";
 import { caller } from "./account.js";
 
-const EVERY_MS = 5000;
+const EVERY_MS = 10_000;
 const TOTAL_EVERY_MS = 30_000;
 
 export async function usage(root, { signal }) {

@@ -22,6 +22,7 @@ TENANT: dict[str, Any] = {
     "timezone": "UTC",
     "reserve": "progressive",
     "preemption": "fast",
+    "self_service": "none",
     "share_group": "",
     "limits": {"tokens_per_day": 10_000},
     "limits_by": [{"model": "tiny", "lane": None, "limits": {"requests_per_minute": 10}}],

@@ -169,6 +169,7 @@ def test_a_new_tenant_form_opens_with_the_defaults_of_the_api(scripts: ScriptPag
         "default_lane": default.default_lane,
         "reserve": default.reserve,
         "preemption": default.preemption,
+        "self_service": default.self_service,
     }
 
 

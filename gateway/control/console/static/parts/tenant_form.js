@@ -5,7 +5,7 @@ import { field } from "./dialog.js";
 export const LANES = [["latency", "latency"], ["throughput", "throughput"]];
 
 /** The API's defaults: an unchanged form creates the same tenant as a call without these fields. */
-export const NEW = { weight: 1, lanes: LANES.map(([lane]) => lane), default_lane: "latency", reserve: "progressive", preemption: "fast" };
+export const NEW = { weight: 1, lanes: LANES.map(([lane]) => lane), default_lane: "latency", reserve: "progressive", preemption: "fast", self_service: "none" };
 
 /** Parses names separated by commas; empty becomes null, which means all. */
 export const asList = (text) => text?.split(",").map((each) => each.trim()).filter(Boolean) ?? null;
@@ -25,6 +25,7 @@ export function tenantFields(tenant = null) {
     field({ name: "timezone", label: "Time zone", value: was.timezone, hint: "For limits per day and month, such as Europe/Berlin; empty: UTC." }),
     field({ name: "reserve", label: "Reservation", type: "select", value: was.reserve, options: [["progressive", "progressive: as tokens come"], ["full", "full: the most it may come to, at the door"]] }),
     field({ name: "preemption", label: "Preemption", type: "select", value: was.preemption, options: [["fast", "fast: whichever costs less"], ["exact", "exact: swapped, never recomputed"]] }),
+    field({ name: "self_service", label: "Self-service", type: "select", value: was.self_service, options: [["none", "none: only operators manage its keys"], ["keys", "keys: its keys may manage keys"]] }),
     field({ name: "share_group", label: "Share group", value: was.share_group, hint: "Tenants of one group reuse each other's cached prompts; empty: none does." }),
   ];
 }
