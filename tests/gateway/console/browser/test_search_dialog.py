@@ -77,6 +77,7 @@ def test_of_a_pasted_key_only_the_id_is_sent(scripts: ScriptPage) -> None:
 
 def test_escape_leaves_it(scripts: ScriptPage) -> None:
     page = searching(scripts, "Control+k")
+    page.keyboard.type("aud")
     page.keyboard.press("Escape")
 
     page.get_by_role("dialog").wait_for(state="detached")

@@ -28,14 +28,16 @@ const SHORTEST_PX = 8;
 
 /**
  * `series`: a list of `{name, colour, dash?, area?, quiet?}`, with colours as custom properties. `shown(value)` formats
- * a figure with its unit; `isWhole`: it has no fractions. `ceiling` fixes the top of the scale, else a few outliers are cut off. `onzoom(from, to)` is
- * called with a stretch that was selected. Returns `{element, update(times, values, axis?)}`, with times in Unix seconds;
- * `axis` is `{from, to, step}`: the ends of the axis, and the distance of two values, for gaps.
+ * a figure with its unit; `isWhole`: it has no fractions. `ceiling` fixes the top of the scale, else a few outliers are
+ * cut off. `context` completes the title of the enlarged chart. `onzoom(from, to)` is called with a stretch that was
+ * selected. Returns `{element, update(times, values, axis?)}`, with times in Unix seconds; `axis` is `{from, to, step}`:
+ * the ends of the axis, and the distance of two values, for gaps.
  */
 export function chart(options) {
   const small = drawing(options);
+  const whole = [options.title, options.context].filter(Boolean).join(", ");
   let [large, last] = [null, null];
-  const enlarge = h("button", { type: "button", class: "quiet icon enlarge", "aria-label": `Enlarge ${options.title}`, onclick: open },
+  const enlarge = h("button", { type: "button", class: "quiet icon enlarge", "aria-label": `Enlarge ${whole}`, onclick: open },
     svg("svg", { viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, svg("path", { d: "M1 1h6v2H3v4H1zm8 12h4V9h2v6H9z" })));
   small.element.querySelector("figcaption").append(enlarge);
 
@@ -43,7 +45,7 @@ export function chart(options) {
     const over = new AbortController();
     const onzoom = options.onzoom && ((from, to) => options.onzoom(from, to));
     large = drawing({ ...options, onzoom, height: LARGE, signal: over.signal });
-    const closed = openDialog(options.title, (close) => [large.element, h("div", { class: "buttons" }, h("button", { type: "button", class: "quiet", onclick: () => close() }, "Close"))], "wide");
+    const closed = openDialog(whole, (close) => [large.element, h("div", { class: "buttons" }, h("button", { type: "button", class: "quiet", onclick: () => close() }, "Close"))], "wide");
     if (last) large.update(...last);
     await closed;
     over.abort();
@@ -66,7 +68,7 @@ function drawing({ title, series, shown, ceiling = null, height = HEIGHT, isTime
   const cutOff = h("span", { class: "cut" });
   const place = h("div", { class: "canvas", role: "img", "aria-label": title });
   const nothing = h("p", { class: "empty" }, "There are no measurements in this period.");
-  const element = h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-title" }, title, " ", cutOff), latest, legend), place, nothing);
+  const element = h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-title" }, title), latest, legend, cutOff), place, nothing);
   place.style.minHeight = nothing.style.minHeight = `${height}px`;
   let data = null;
   let plot = null;

@@ -11,7 +11,7 @@ export function lanePanel(lane, signal, onzoom) {
   const figures = h("dl", { class: "figures" });
   const aims = {};
   let drawn = "";
-  const plots = charts(lane, aims, { signal, onzoom });
+  const plots = charts(lane, aims, { signal, onzoom, context: `${lane} lane` });
   const element = h("section", { class: `card lane ${laneClass(lane)}` },
     h("header", {}, h("h2", {}, laneTitle(lane)), h("p", { class: "targets muted" })),
     figures);

@@ -11,7 +11,7 @@ const HASH = 12;
 
 export async function models(root, { fields, signal }) {
   const only = fields.get("model");
-  const cards = h("div", { class: "cards" });
+  const cards = h("div", { class: "cards large" });
   const nothing = h("p", { class: "card empty", hidden: true }, "No model is here. A model is listed for seven days after its last worker announced it.");
   const wait = loading();
   root.append(pageHead("Models", h("span", {}, "Each model with its workers and its load.", only && [" Only ", named(only), ". ", link("#/models", "All models")])), wait, nothing, cards);

@@ -47,7 +47,9 @@ export function openSearch(pages) {
       let found = pagesOf(pages, text);
       try {
         const { data } = await get("/search", { q: SECRET.exec(text)?.[1] ?? text }, signal);
-        found = [...data.map((each) => ({ ...each, place: PLACES[each.kind](each) })), ...found];
+        const places = data.map((each) => ({ ...each, place: PLACES[each.kind](each) }));
+        const isFirst = ({ id }) => id.toLowerCase().startsWith(text.toLowerCase());
+        found = [...found.filter(isFirst), ...places, ...found.filter((each) => !isFirst(each))];
         note = found.length ? `${found.length} found` : "Nothing is found. A request, key or response is found by its whole id.";
       } catch (error) {
         if (signal.aborted) return;
@@ -79,6 +81,7 @@ export function openSearch(pages) {
     function press(event) {
       const step = { ArrowDown: chosen + 1, ArrowUp: chosen - 1, PageDown: options.length, PageUp: 0 }[event.key];
       if (step !== undefined) choose(step);
+      else if (event.key === "Escape") close(); // the browser would only clear the field
       else if (event.key !== "Enter") return;
       else if (isWaiting) goes = true; // opened once the answer is here
       else go();
