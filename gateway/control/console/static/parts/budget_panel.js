@@ -4,8 +4,9 @@ import { getIfThere, list } from "../api.js";
 import { h } from "../dom.js";
 import { ago, count, rate, words } from "../format.js";
 import { every } from "../live.js";
+import { tenantLink } from "./links.js";
 import { money } from "./money.js";
-import { isCounted, limitMeter, link, shareOf, tenantLink } from "./pieces.js";
+import { isCounted, limitMeter, link, shareOf } from "./pieces.js";
 import { table } from "./table.js";
 
 const MOST_ROWS = 6;

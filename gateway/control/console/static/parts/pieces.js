@@ -1,4 +1,4 @@
-// Small parts shared by all views.
+// Small parts shared by all views, free of what only operators have.
 
 import { fill, h, named } from "../dom.js";
 import { amount, percent, words } from "../format.js";
@@ -38,8 +38,6 @@ export function button(label, onclick, { kind = "quiet", describes = null, ...re
 }
 
 export const link = (href, ...children) => h("a", { href }, ...children);
-export const tenantLink = (id) => (id ? link(`#/tenants/${encodeURIComponent(id)}`, named(id)) : "–");
-export const requestLink = (id, label = id) => link(`#/requests/${encodeURIComponent(id)}`, named(label, "id"));
 
 /** A definition list of pairs of name and value. */
 export function facts(pairs) {

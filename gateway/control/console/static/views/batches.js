@@ -4,7 +4,8 @@ import { get } from "../api.js";
 import { fill, h, named } from "../dom.js";
 import { ago, amount, count, words } from "../format.js";
 import { every } from "../live.js";
-import { badge, link, loading, meter, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
+import { tenantLink } from "../parts/links.js";
+import { badge, link, loading, meter, pageHead, stateBadge } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
 const PAGE = 50;

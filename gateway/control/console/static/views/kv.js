@@ -5,8 +5,9 @@ import { count, percent } from "../format.js";
 import { follow } from "../live.js";
 import { kvMap } from "../parts/kv_map.js";
 import { grouped, inUse, labelOf, stateOf } from "../parts/kv_sums.js";
+import { tenantLink } from "../parts/links.js";
 import { STATES, blockColour } from "../parts/palette.js";
-import { laneTag, missing, pageHead, segmented, tenantLink } from "../parts/pieces.js";
+import { laneTag, missing, pageHead, segmented } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
 const MODES = [["tenant", "Tenant"], ["lane", "Lane"], ["state", "State"]];

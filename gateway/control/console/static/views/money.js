@@ -4,8 +4,9 @@ import { ROOT, change, get, getIfThere, query } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
 import { amount, count, duration } from "../format.js";
 import { confirm, field, formDialog } from "../parts/dialog.js";
+import { tenantLink } from "../parts/links.js";
 import { money } from "../parts/money.js";
-import { button, card, laneTag, missing, pageHead, tenantLink } from "../parts/pieces.js";
+import { button, card, laneTag, missing, pageHead } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 import { mayOwn } from "../session.js";
 

@@ -5,8 +5,9 @@ import { fill, h, named } from "../dom.js";
 import { count, dated, duration, rate } from "../format.js";
 import { every } from "../live.js";
 import { filterBar } from "../parts/filters.js";
+import { requestLink, tenantLink } from "../parts/links.js";
 import { money } from "../parts/money.js";
-import { button, laneTag, link, loading, missing, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
+import { button, laneTag, link, loading, missing, pageHead, stateBadge } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
 const PAGE = 50;

@@ -3,7 +3,8 @@
 import { change, get, segment } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
 import { confirm } from "../parts/dialog.js";
-import { button, laneTag, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
+import { tenantLink } from "../parts/links.js";
+import { button, laneTag, pageHead, stateBadge } from "../parts/pieces.js";
 import { mayChange, mayOwn } from "../session.js";
 import { budgets } from "./tenant_budgets.js";
 import { explain } from "./tenant_explain.js";
