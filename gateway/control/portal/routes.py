@@ -16,7 +16,7 @@ SHARED = (
     "icon.svg",
     *[f"{name}.css" for name in ("parts", "style", "views")],
     *[f"{name}.js" for name in ("api", "dom", "format", "live", "session", "theme")],
-    *[f"parts/{name}.js" for name in ("bars", "dialog", "money", "pieces", "sse", "table", "tenant_form")],
+    *[f"parts/{name}.js" for name in ("bars", "dialog", "links", "money", "pieces", "sse", "table", "tenant_form")],
     *[f"parts/{name}.js" for name in ("timeline", "usage", "waterfall")],
     *[f"views/{name}.js" for name in ("playground", "request", "tenant_keys")],
 )
