@@ -50,6 +50,20 @@ async def test_what_is_served_is_what_is_used() -> None:
     assert used == FILES.keys() - {"/portal"}
 
 
+def exported(path: str) -> set[str]:
+    found = re.findall(
+        r"^export (?:async )?(?:function\*?|const|let|class) (\w+)", FILES[path].read_text(), re.MULTILINE
+    )
+    return set(found)
+
+
+@pytest.mark.parametrize("path", SCRIPTS)
+def test_each_module_exports_what_others_import_from_it(path: str) -> None:
+    for names, source in re.findall(r'^import \{([^}]*)\} from "(\.[^"]+)"', FILES[path].read_text(), re.MULTILINE):
+        asked = {name.split(" as ")[0].strip() for name in names.split(",") if name.strip()}
+        assert asked <= exported(posixpath.normpath(posixpath.join(posixpath.dirname(path), source))), source
+
+
 async def test_a_prefix_is_in_the_links_of_the_page() -> None:
     transport = httpx.ASGITransport(Starlette(routes=list(routes(ROOT))))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:

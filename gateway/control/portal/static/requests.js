@@ -4,8 +4,9 @@ import { get, segment } from "./console/api.js";
 import { fill, h, named } from "./console/dom.js";
 import { count, dated, duration } from "./console/format.js";
 import { field, form } from "./console/parts/dialog.js";
+import { requestLink } from "./console/parts/links.js";
 import { money } from "./console/parts/money.js";
-import { button, card, laneTag, pageHead, requestLink, stateBadge } from "./console/parts/pieces.js";
+import { button, card, laneTag, pageHead, stateBadge } from "./console/parts/pieces.js";
 import { table } from "./console/parts/table.js";
 
 const PAGE = 25;
