@@ -73,7 +73,7 @@ def moment(value: object, name: str) -> float:
             parsed = datetime.fromisoformat(value)
         except ValueError:
             parsed = None
-        if parsed is not None and parsed.tzinfo is not None:
+        if parsed is not None and parsed.tzinfo is not None and parsed.timestamp() >= 0:
             return parsed.timestamp()
     elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 < value < 1e11:
         return float(value)
