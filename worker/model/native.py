@@ -39,6 +39,7 @@ class NativeModel:
         release: bool = False,
         int8: bool = False,
     ) -> None:
+        """The weights are rounded to `shape.dtype`."""
         self.name = name
         self.shape = shape
         self.context_length = context_length
@@ -99,9 +100,9 @@ class _NativeWeights:
         hidden = raw.embedding.shape[1]
         if hidden % 8 or (raw.heads * shape.head_dim) % 8:
             raise NotLlamaError(f"hidden size {hidden} is not a multiple of 8")
-        self._int8 = int8
+        self._int8, self._dtype = int8, shape.dtype
         self.vocabulary = len(raw.embedding)
-        self._arena = Arena(room_for((*causal_lm.parameters(), raw.embedding)))
+        self._arena = Arena(room_for((*causal_lm.parameters(), raw.embedding), shape.dtype.itemsize))
         self._kept: list[torch.Tensor] = []
         shared = raw.head.weight.data_ptr() == raw.embedding.data_ptr() and not int8
         layers = [self._layer(layer) for layer in raw.layers()]
@@ -113,7 +114,7 @@ class _NativeWeights:
             raw.heads,
             shape.kv_heads,
             shape.head_dim,
-            None if shared else self._keep(raw.embedding),
+            None if shared else self._keep(raw.embedding.to(shape.dtype)),
             self._norm(raw.norm),
             self._linear(raw.head),
         )
@@ -136,7 +137,7 @@ class _NativeWeights:
         outputs, inputs = product.weight.shape
         bias = None if product.bias is None else self._line(product.bias)
         if not self._int8:
-            return CWeights(self._keep(tiled(product.weight)), bias, None, inputs, outputs)
+            return CWeights(self._keep(tiled(product.weight.to(self._dtype))), bias, None, inputs, outputs)
         steps, scales = quantised(product.weight)
         return CWeights(self._keep(tiled(steps)), bias, self._line(scales), inputs, outputs)
 
@@ -206,10 +207,10 @@ def interleaved(gate_up: torch.Tensor) -> torch.Tensor:
     return torch.stack([part.reshape(-1, half, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
 
-def room_for(parameters: Iterable[torch.Tensor]) -> int:
+def room_for(parameters: Iterable[torch.Tensor], itemsize: int) -> int:
     """Return an upper bound on the bytes of a model's tiled weights, however they are fused."""
     return sum(
-        (len(weight) + 3 * TILE_OUTPUTS) * (weight.numel() // max(1, len(weight)) + TILE_OUTPUTS) * weight.itemsize
+        (len(weight) + 3 * TILE_OUTPUTS) * (weight.numel() // max(1, len(weight)) + TILE_OUTPUTS) * itemsize
         for weight in parameters
         if weight.ndim > 1
     )

@@ -12,6 +12,7 @@ from fairlane.worker.errors import ModelError
 from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.files import ModelFiles, reading
 from fairlane.worker.model.interface import Output, Packed
+from fairlane.worker.native.processor import supports
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -180,8 +181,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     if device.type == "cuda":
         return torch.bfloat16
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    computes = any(found.get(feature) for feature in ("amx_bf16", "avx512_bf16", "bf16"))
+    computes = any(map(supports, ("amx_bf16", "avx512_bf16", "bf16")))
     return torch.bfloat16 if computes else torch.float32
 
 

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -37,13 +38,17 @@ INT8_TOLERANCE = 0.2
 _BLOCK_SIZE = 8
 _LENGTHS = {"long": 21, "short": 7}
 
+# How weights are stored.
+Stored = torch.dtype | Literal["int8"]
+
 _log = logging.getLogger(__name__)
 
 
 def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
     """Load and check the reference, then a faster implementation, and keep only the one to use. Raises ModelError.
 
-    The `dtype` int8 means bfloat16 with 8-bit weights where those are faster, and auto elsewhere."""
+    The `dtype` int8 means bfloat16 with 8-bit weights where those are faster, and auto elsewhere. With auto, compiled
+    code also stores bfloat16 where the processor does not compute in it, because it then reads half as much memory."""
     int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
     if dtype == "int8":
         dtype = "bfloat16" if int8 else "auto"
@@ -53,10 +58,11 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
     expected = prove(reference)
     began = time.perf_counter()
     fast: Model | None = None
-    for bits in (True, False) if int8 else (False,):
+    kinds: list[Stored] = ["int8"] if int8 else [torch.bfloat16] if dtype == "auto" else []
+    for stored in dict.fromkeys([*kinds, reference.shape.dtype]):
         if fast is None:
             reference = _whole(reference, files, dtype, device)
-            fast = build_native(reference, expected, release=True, int8=bits)
+            fast = build_native(reference, expected, release=True, stored=stored)
     if fast is None:
         reference = _whole(reference, files, dtype, device)
         fast = build_fused(reference, expected)
@@ -83,18 +89,25 @@ def _whole(reference: TransformersModel, files: ModelFiles, dtype: str, device: 
 
 @torch.inference_mode()
 def build_native(
-    reference: TransformersModel, expected: Sequence[torch.Tensor], *, release: bool = False, int8: bool = False
+    reference: TransformersModel,
+    expected: Sequence[torch.Tensor],
+    *,
+    release: bool = False,
+    stored: Stored | None = None,
 ) -> NativeModel | None:
     """Build the native model; return None if it is not the fastest or does not agree, and log the reason.
 
-    `release` takes the weights from the reference, so that only one copy is in memory."""
-    if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
+    `release` takes the weights from the reference, so that only one copy is in memory. `stored` is their type, by
+    default the reference's. Keys and values have the same, or the reference's with int8."""
+    int8 = stored == "int8"
+    shape = replace(reference.shape, dtype=stored) if isinstance(stored, torch.dtype) else reference.shape
+    if not is_fastest(shape.dtype, shape.head_dim, reference.device):
         return None
     try:
         native = NativeModel(
             reference.name,
             reference.causal_lm,
-            reference.shape,
+            shape,
             context_length=reference.context_length,
             release=release,
             int8=int8,

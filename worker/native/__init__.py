@@ -1,5 +1,6 @@
 """C++ kernels for CPUs, compiled at first use; without a compiler torch's own operators are used.
 
+    processor.py the processor that kernels are compiled and chosen for
     library.py   builds the kernels once per processor, loads them, and declares their signatures
     kernels.cpp  the exported functions: attention and the whole decoder, by type
     decoder.h    a step of a Llama decoder, in one parallel region

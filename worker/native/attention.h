@@ -17,28 +17,15 @@ constexpr int64_t TOGETHER = 64;           // positions whose values are copied 
 
 // The arguments of one call; strides in elements.
 template <typename T> struct Call {
-  const T* query;   // [tokens, heads, D]
+  const Number<T>* query;  // [tokens, heads, D]
   int64_t query_stride;
   T* kv;            // [blocks, 2, block_size, kv_heads, D]
   int64_t block_stride, page;
-  T* out;           // [tokens, heads, D]
+  Number<T>* out;   // [tokens, heads, D]
   const int64_t* rows;    // [rows, 4]: first token, tokens, position of the first token, start of its table
   const int64_t* tables;  // every row's blocks, one table after another
   int64_t block_size, heads, kv_heads;
   float scaling;
-};
-
-// A buffer aligned to cache lines: a vector read across two lines takes twice as long.
-class AlignedBuffer {
- public:
-  template <typename T> T* of(size_t count) {
-    memory_.resize(count * sizeof(T) + LINE);
-    return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory_.data()) + LINE - 1) & ~uintptr_t(LINE - 1));
-  }
-
- private:
-  static constexpr size_t LINE = 64;
-  std::vector<char> memory_;
 };
 
 // A thread's buffers, kept between tiles.
@@ -47,13 +34,16 @@ struct Scratch {
   AlignedBuffer queries, scores, factors, sums;
 };
 
-// Inputs per 4-byte word.
-template <typename T> constexpr int64_t APART = sizeof(float) / sizeof(T);
+// Converts a key or value to what queries and weights are multiplied with.
+template <typename T> inline Number<T> operand(T value) {
+  if constexpr (std::is_same_v<T, Number<T>>) return value;
+  else return widened(value);
+}
 
-// Transposes 16 words of 16 keys: one vector of all keys per word. Prefetches keys and values AHEAD.
-template <typename T> void transpose_keys(const T* keys, int64_t page, const int64_t* lines, int64_t word, Of<16>::Bits (&square)[16]) {
+// Transposes LANES words of as many keys: one vector of all keys per word. Prefetches keys and values AHEAD.
+template <typename T> void transpose_keys(const T* keys, int64_t page, const int64_t* lines, int64_t word, Bits (&square)[LANES]) {
 #pragma GCC unroll 16
-  for (int j = 0; j < 16; ++j) {
+  for (int j = 0; j < LANES; ++j) {
     std::memcpy(&square[j], keys + lines[j] + word * APART<T>, sizeof square[j]);
     const T* next = keys + lines[j + AHEAD] + word * APART<T>;
     __builtin_prefetch(next);
@@ -63,89 +53,95 @@ template <typename T> void transpose_keys(const T* keys, int64_t page, const int
 }
 
 // Copies 32 keys into a tile: for each channel, or pair of channels, the positions side by side.
-template <typename T, int D> void tile_keys(const T* keys, int64_t page, const int64_t* lines, T* tile) {
-  if constexpr (D % (16 * APART<T>) == 0) {
-    for (int64_t half = 0; half < TILE_OUTPUTS; half += 16)
-      for (int64_t word = 0; word < D / APART<T>; word += 16) {
-        Of<16>::Bits square[16];
-        transpose_keys(keys, page, lines + half, word, square);
+template <typename T, int D> void tile_keys(const T* keys, int64_t page, const int64_t* lines, Number<T>* tile) {
+  if constexpr (D % (LANES * APART<T>) == 0) {
+    for (int64_t part = 0; part < TILE_OUTPUTS; part += LANES)
+      for (int64_t word = 0; word < D / APART<T>; word += LANES) {
+        Bits square[LANES];
+        transpose_keys(keys, page, lines + part, word, square);
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; ++i)
-          std::memcpy(tile + ((word + i) * TILE_OUTPUTS + half) * APART<T>, &square[i], sizeof square[i]);
+        for (int i = 0; i < LANES; ++i)
+          for (int number = 0; number < FACTORS<T>; ++number) {
+            const Bits found = factor<T>(square[i], number);
+            std::memcpy(tile + (((word + i) * FACTORS<T> + number) * TILE_OUTPUTS + part) * APART<Number<T>>, &found, sizeof found);
+          }
       }
   } else {
     for (int64_t j = 0; j < TILE_OUTPUTS; ++j)
-      for (int d = 0; d < D; ++d) tile[place<T>(d, j)] = keys[lines[j] + d];
+      for (int d = 0; d < D; ++d) tile[place<Number<T>>(d, j)] = operand(keys[lines[j] + d]);
   }
 }
 
 // Copies the values of a position, or a pair, into tiles [ceil(D / 32)] of 32 channels, `apart` from each other.
-template <typename T, int D> inline void tile_values(const T* values, const int64_t* lines, T* tiles, int64_t apart) {
+template <typename T, int D> inline void tile_values(const T* values, const int64_t* lines, Number<T>* tiles, int64_t apart) {
+  using N = Number<T>;
 #pragma GCC unroll 4
   for (int d = 0; d < D; d += TILE_OUTPUTS) {
-    T* to = tiles + d / TILE_OUTPUTS * apart;
+    N* to = tiles + d / TILE_OUTPUTS * apart;
     if constexpr (D % TILE_OUTPUTS != 0) {
-      for (int64_t i = 0; i < APART<T>; ++i)
-        for (int64_t o = 0; o < std::min<int64_t>(TILE_OUTPUTS, D - d); ++o) to[place<T>(i, o)] = values[lines[i] + d + o];
-    } else if constexpr (APART<T> == 2) {
+      for (int64_t i = 0; i < APART<N>; ++i)
+        for (int64_t o = 0; o < std::min<int64_t>(TILE_OUTPUTS, D - d); ++o) to[place<N>(i, o)] = operand(values[lines[i] + d + o]);
+    } else if constexpr (APART<N> == 2) {
       zip(to, values + lines[0] + d, values + lines[1] + d);
     } else {
-      std::memcpy(to, values + lines[0] + d, TILE_OUTPUTS * sizeof(T));
+      for (int64_t o = 0; o < TILE_OUTPUTS; o += LANES) store<LANES>(to + o, load<LANES>(values + lines[0] + d + o));
     }
   }
 }
 
 // Computes scores [count, padded] of queries [count, D].
 template <typename T, int D>
-void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, int64_t count, int64_t padded, float scaling, float* scores) {
-  alignas(64) T tile[TILE_OUTPUTS * D];
+void score(const T* keys, int64_t page, const int64_t* lines, const Number<T>* queries, int64_t count, int64_t padded, float scaling, float* scores) {
+  using N = Number<T>;
+  alignas(64) N tile[TILE_OUTPUTS * D];
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   for (int64_t start = 0; start < padded; start += TILE_OUTPUTS) {
     tile_keys<T, D>(keys, page, lines + start, tile);
     in_parts(count, [&](int64_t first, int64_t size) {
-      PRODUCTS<T, Extra::NOTHING>[size - 1](queries + first * D, D, tile, D, sums, {});
+      PRODUCTS<N, Extra::NOTHING>[size - 1](queries + first * D, D, tile, D, sums, {});
       for (int64_t r = 0; r < size; ++r)
-        for (int half = 0; half < TILE_OUTPUTS; half += 16)
-          store<16>(scores + (first + r) * padded + start + half, load<16>(sums + r * TILE_OUTPUTS + half) * scaling);
+        for (int part = 0; part < TILE_OUTPUTS; part += LANES)
+          store<LANES>(scores + (first + r) * padded + start + part, load<LANES>(sums + r * TILE_OUTPUTS + part) * scaling);
     });
   }
 }
 
-// Converts scores [0, context) in place to weights of type T, zero up to `padded`; returns the inverse of their sum.
-template <typename T> float softmax(float* scores, int64_t context, int64_t padded) {
-  constexpr int W = 16;
+// Converts scores [0, context) in place to weights of type N, zero up to `padded`; returns the inverse of their sum.
+template <typename N> float softmax(float* scores, int64_t context, int64_t padded) {
+  constexpr int W = LANES;
   const int64_t whole = (context + W - 1) / W * W;
   for (int64_t j = context; j < whole; ++j) scores[j] = -std::numeric_limits<float>::infinity();
-  Vec16 highest = load<W>(scores);
+  Vec highest = load<W>(scores);
   for (int64_t j = W; j < whole; j += W) highest = larger<W>(highest, load<W>(scores + j));
   float most = highest[0];
   for (int i = 1; i < W; ++i) most = std::max(most, highest[i]);
-  T* weights = reinterpret_cast<T*>(scores);  // not wider than the scores, so writes stay behind reads
-  Vec16 total = {};
+  N* weights = reinterpret_cast<N*>(scores);  // not wider than the scores, so writes stay behind reads
+  Vec total = {};
   for (int64_t j = 0; j < whole; j += W) {
-    const Vec16 weight = exponential<W>(load<W>(scores + j) - most);
+    const Vec weight = exponential<W>(load<W>(scores + j) - most);
     store<W>(weights + j, weight);
     total += weight;
   }
   float sum = 0;
   for (int i = 0; i < W; ++i) sum += total[i];  // padding adds 1e-38 to a sum of at least 1
-  std::memset(weights + context, 0, (padded - context) * sizeof(T));
+  std::memset(weights + context, 0, (padded - context) * sizeof(N));
   return 1 / sum;
 }
 
 // Computes sums [D / 32, count, 32] of the values, weighted for `count` queries [count, stride].
 template <typename T, int D>
-void gather(const T* values, const int64_t* lines, const T* weights, int64_t stride, int64_t count, int64_t padded, float* sums) {
+void gather(const T* values, const int64_t* lines, const Number<T>* weights, int64_t stride, int64_t count, int64_t padded, float* sums) {
+  using N = Number<T>;
   constexpr int64_t TILES = (D + TILE_OUTPUTS - 1) / TILE_OUTPUTS, TILE = TOGETHER * TILE_OUTPUTS;
-  alignas(64) T tiles[TILES * TILE] = {};
+  alignas(64) N tiles[TILES * TILE] = {};
   std::memset(sums, 0, TILES * count * TILE_OUTPUTS * sizeof(float));
   for (int64_t start = 0; start < padded; start += TOGETHER) {
     const int64_t known = std::min(TOGETHER, padded - start);
-    for (int64_t j = 0; j < known; j += APART<T>)
+    for (int64_t j = 0; j < known; j += APART<N>)
       tile_values<T, D>(values, lines + start + j, tiles + j * TILE_OUTPUTS, TILE);
     for (int64_t tile = 0; tile < TILES; ++tile)
       in_parts(count, [&](int64_t first, int64_t size) {
-        PRODUCTS<T, Extra::ADD>[size - 1](
+        PRODUCTS<N, Extra::ADD>[size - 1](
             weights + first * stride + start, stride, tiles + tile * TILE, known, sums + (tile * count + first) * TILE_OUTPUTS, {});
       });
   }
@@ -155,37 +151,51 @@ constexpr int64_t FEW = 4;  // maximum queries multiplied with keys and values w
 
 // Computes the same as `score` and `gather` for R queries, without tiles, so that memory access never pauses.
 template <typename T, int D, int R> struct Few {
-  static void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, int64_t padded, float scaling, float* scores) {
-    for (int64_t start = 0; start < padded; start += 16) {
-      Vec16 sums[R] = {};
-      for (int64_t word = 0; word < D / APART<T>; word += 16) {
-        Of<16>::Bits square[16];
+  using N = Number<T>;
+
+  static void score(const T* keys, int64_t page, const int64_t* lines, const N* queries, int64_t padded, float scaling, float* scores) {
+    for (int64_t start = 0; start < padded; start += LANES) {
+      Vec sums[R] = {};
+      for (int64_t word = 0; word < D / APART<T>; word += LANES) {
+        Bits square[LANES];
         transpose_keys(keys, page, lines + start, word, square);
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; ++i)
+        for (int i = 0; i < LANES; ++i)
+#pragma GCC unroll 2
+          for (int number = 0; number < FACTORS<T>; ++number)
 #pragma GCC unroll 4
-          for (int r = 0; r < R; ++r) sums[r] = added(sums[r], queries + r * D + (word + i) * APART<T>, square[i]);
+            for (int r = 0; r < R; ++r)
+              sums[r] = added(sums[r], queries + r * D + (word + i) * APART<T> + number, factor<T>(square[i], number));
       }
-      for (int r = 0; r < R; ++r) store<16>(scores + r * padded + start, sums[r] * scaling);
+      for (int r = 0; r < R; ++r) store<LANES>(scores + r * padded + start, sums[r] * scaling);
     }
   }
 
-  static void gather(const T* values, const int64_t* lines, const T* weights, int64_t stride, int64_t padded, float* out) {
-    Vec16 sums[R][D / 16] = {};
-    for (int64_t j = 0; j < padded; j += APART<T>) {
-      alignas(64) T line[D * APART<T>];
-      tile_values<T, D>(values, lines + j, line, TILE_OUTPUTS * APART<T>);
-      for (int64_t i = 0; i < APART<T>; ++i) prefetch<T, D>(values + lines[j + i + AHEAD]);
+  static void gather(const T* values, const int64_t* lines, const N* weights, int64_t stride, int64_t padded, float* out) {
+    constexpr int WIDTH = LANES == 16 ? D : TILE_OUTPUTS;  // channels whose sums are in registers
+    for (int from = 0; from < D; from += WIDTH) gather_channels<WIDTH>(values + from, lines, weights, stride, padded, out + from * R);
+  }
+
+ private:
+  template <int WIDTH>
+  static void gather_channels(const T* values, const int64_t* lines, const N* weights, int64_t stride, int64_t padded, float* out) {
+    Vec sums[R][WIDTH / LANES] = {};
+    for (int64_t j = 0; j < padded; j += APART<N>) {
+      alignas(64) N pairs[APART<N> == 2 ? WIDTH * 2 : 1];
+      if constexpr (APART<N> == 2) tile_values<T, WIDTH>(values, lines + j, pairs, TILE_OUTPUTS * 2);
+      for (int64_t i = 0; i < APART<N>; ++i) prefetch<T, WIDTH>(values + lines[j + i + AHEAD]);
 #pragma GCC unroll 8
-      for (int d = 0; d < D / 16; ++d) {
-        Of<16>::Bits part;
-        std::memcpy(&part, line + d * 16 * APART<T>, sizeof part);
+      for (int d = 0; d < WIDTH / LANES; ++d) {
+        Bits part;
+        if constexpr (APART<N> == 2) std::memcpy(&part, pairs + d * LANES * 2, sizeof part);
+        else part = (Bits)load<LANES>(values + lines[j] + d * LANES);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) sums[r][d] = added(sums[r][d], weights + r * stride + j, part);
       }
     }
     for (int r = 0; r < R; ++r)
-      for (int d = 0; d < D / 16; ++d) store<16>(out + (d / 2 * R + r) * TILE_OUTPUTS + d % 2 * 16, sums[r][d]);
+      for (int d = 0; d < WIDTH; d += LANES)
+        store<LANES>(out + (d / TILE_OUTPUTS * R + r) * TILE_OUTPUTS + d % TILE_OUTPUTS, sums[r][d / LANES]);
   }
 };
 
@@ -223,25 +233,27 @@ template <typename T, int D> void attend_tile(const Call<T>& call, Scratch& s, c
     prefetch<T, D>(keys + lines[position]);
     prefetch<T, D>(keys + lines[position] + call.page);
   }
-  T* queries = s.queries.of<T>(count * D);
+  using N = Number<T>;
+  N* queries = s.queries.of<N>(count * D);
   for (int64_t token = 0; token < tokens; ++token)
     std::memcpy(
         queries + token * group * D, call.query + (row[0] + first + token) * call.query_stride + kv_head * group * D,
-        group * D * sizeof(T));
+        group * D * sizeof(N));
   float* scores = s.scores.of<float>(count * padded);
   if (!with_few<T, D>(count, [&](auto few) { few.score(keys, call.page, lines, queries, padded, call.scaling, scores); }))
     score<T, D>(keys, call.page, lines, queries, count, padded, call.scaling, scores);
   float* factors = s.factors.of<float>(count);
   for (int64_t q = 0; q < count; ++q)
-    factors[q] = softmax<T>(scores + q * padded, context - tokens + 1 + q / group, padded);
+    factors[q] = softmax<N>(scores + q * padded, context - tokens + 1 + q / group, padded);
   constexpr int64_t TILES = (D + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
   float* sums = s.sums.of<float>(TILES * count * TILE_OUTPUTS);
-  const T *values = keys + call.page, *weights = reinterpret_cast<const T*>(scores);
-  const int64_t stride = padded * APART<T>;
+  const T* values = keys + call.page;
+  const N* weights = reinterpret_cast<const N*>(scores);
+  const int64_t stride = padded * APART<N>;
   if (!with_few<T, D>(count, [&](auto few) { few.gather(values, lines, weights, stride, padded, sums); }))
     gather<T, D>(values, lines, weights, stride, count, padded, sums);
   for (int64_t q = 0; q < count; ++q) {
-    T* out = call.out + ((row[0] + first + q / group) * call.heads + kv_head * group + q % group) * D;
+    N* out = call.out + ((row[0] + first + q / group) * call.heads + kv_head * group + q % group) * D;
     for (int d = 0; d < D; d += 8)
       store<8>(out + d, load<8>(sums + (d / TILE_OUTPUTS * count + q) * TILE_OUTPUTS + d % TILE_OUTPUTS) * factors[q]);
   }

@@ -1,6 +1,6 @@
 // A decoder of the Llama family: a step's rows in, logits out, in one parallel region with only a barrier between the
-// operators of a layer. Hidden states are float32, operands of products have the weights' type W, keys and values have
-// type T. Only weights, and what they are multiplied with, may have 8 bits.
+// operators of a layer. Hidden states are float32, weights have type W, operands of products the type that the processor
+// multiplies with W, keys and values type T. Only weights, and what they are multiplied with, may have 8 bits.
 #pragma once
 #include <type_traits>
 
@@ -51,7 +51,7 @@ template <typename T> struct Step {
 // Buffers between a step's phases, kept between steps.
 template <typename T> struct Workspace {
   std::vector<float> hidden, states;
-  std::vector<T> normed, queries, attended, activated;
+  std::vector<Number<T>> normed, queries, attended, activated;
   std::vector<int8_t> bytes;  // quantised rows, for 8-bit weights
   Tickets tickets;
 };
@@ -106,15 +106,15 @@ template <typename T, typename W> class Forward {
   }
 
   // Quantises a row for 8-bit weights.
-  void quantise(int64_t row, const T* from, int64_t inputs) {
+  void quantise(int64_t row, const Number<T>* from, int64_t inputs) {
     if constexpr (!IS_OF_ONE_TYPE) as_bytes(&w.bytes[row * Rows<W>::stride(inputs)], from + row * inputs, inputs);
   }
 
-  void quantise_all(Phases& phases, const T* from, int64_t count, int64_t inputs) {
+  void quantise_all(Phases& phases, const Number<T>* from, int64_t count, int64_t inputs) {
     if constexpr (!IS_OF_ONE_TYPE) phases.share(count, [&](int64_t row) { quantise(row, from, inputs); });
   }
 
-  Rows<W> rows_of(const std::vector<T>& from) const {
+  Rows<W> rows_of(const std::vector<Number<T>>& from) const {
     if constexpr (IS_OF_ONE_TYPE) return {from.data()};
     else return {w.bytes.data()};
   }
@@ -142,7 +142,8 @@ template <typename T, typename W> class Forward {
     phases.share(rows, [&](int64_t token) { norm(token, l.mlp_norm); });
     phases.share_runs(l.gate_up.count(), [&](int64_t tile) {
       multiply(l.gate_up, tile, rows_of(w.normed), rows, [&](int64_t row, const float* sums) {
-        store<16>(&w.activated[row * inner + tile * 16], silu(load<16>(sums)) * load<16>(sums + 16));
+        for (int64_t i = 0; i < TILE_OUTPUTS / 2; i += LANES)
+          store<LANES>(&w.activated[row * inner + tile * 16 + i], silu(load<LANES>(sums + i)) * load<LANES>(sums + 16 + i));
       });
     });
     quantise_all(phases, w.activated.data(), rows, inner);
@@ -203,7 +204,7 @@ template <typename T, typename W> class Forward {
     const int64_t width = m.heads * m.head_dim;
     for (int64_t row = 0; row < s.samples; ++row) {  // rows only move towards the front, in order
       std::memmove(&w.hidden[row * m.hidden], &w.hidden[s.logit_rows[row] * m.hidden], m.hidden * sizeof(float));
-      std::memmove(&w.attended[row * width], &w.attended[s.logit_rows[row] * width], width * sizeof(T));
+      std::memmove(&w.attended[row * width], &w.attended[s.logit_rows[row] * width], width * sizeof(w.attended[0]));
     }
   }
 

@@ -20,7 +20,17 @@ int attend(
     int64_t block_size, int64_t heads, int64_t kv_heads, int64_t head_dim, float scaling, int threads) {
   const AttendTile<T> attend_one = attend_tile_of<T>(head_dim);
   if (!attend_one) return 1;
-  const Call<T> call{query, query_stride, kv, block_stride, page, out, rows, tables, block_size, heads, kv_heads, scaling};
+  constexpr bool IS_WIDENED = !std::is_same_v<T, Number<T>>;
+  const int64_t width = heads * head_dim;
+  std::vector<Number<T>> queries(IS_WIDENED ? tokens * width : 0), found(queries.size());
+  Call<T> call{nullptr, query_stride, kv, block_stride, page, nullptr, rows, tables, block_size, heads, kv_heads, scaling};
+  if constexpr (IS_WIDENED) {
+    for (int64_t token = 0; token < tokens; ++token)
+      for (int64_t i = 0; i < width; ++i) queries[token * width + i] = widened(query[token * query_stride + i]);
+    call.query = queries.data(), call.query_stride = width, call.out = found.data();
+  } else {
+    call.query = query, call.out = out;
+  }
   write(call, key, key_stride, value, value_stride, slots, tokens, kv_heads * head_dim);
   const std::vector<Tile> tiles = tiles_of(call, row_count);
   Tickets tickets(1, 1);
@@ -29,6 +39,7 @@ int attend(
     static thread_local Scratch scratch;
     Phases(tickets).share(tiles.size(), [&](int64_t tile) { attend_one(call, scratch, tiles[tile]); });
   }
+  if constexpr (IS_WIDENED) narrow(out, found.data(), tokens * width);
   return 0;
 }
 

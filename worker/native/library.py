@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 
 from fairlane.worker.directory_lock import locked
+from fairlane.worker.native.processor import compiler_flags, supports
 
 # Head sizes that attention is compiled for.
 HEAD_DIMS = {8, 16, 32, 64, 96, 128}
@@ -32,7 +33,7 @@ _ATTEND = (
     _P, _N, _P, _N, _P, _N, _P, _N, _N, _P, _P, _N, _P, _N, _P, _N, _N, _N, _N, ctypes.c_float, ctypes.c_int,
 )
 # fmt: on
-_FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fopenmp")
+_FLAGS = ("-O3", "-std=c++20", "-fPIC", "-shared", "-fopenmp")
 _LIMIT_S = 300.0
 # No other user may write to a library that is loaded.
 _MODE = 0o755
@@ -147,19 +148,19 @@ def is_compiled() -> bool:
 
 def has_int8() -> bool:
     """Return whether 8-bit weights are faster here: the processor must multiply bytes too, 512 bits at once."""
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(found.get("avx512_vnni")) and is_fastest(torch.bfloat16, min(HEAD_DIMS), torch.device("cpu"))
+    return supports("avx512_vnni") and is_fastest(torch.bfloat16, min(HEAD_DIMS), torch.device("cpu"))
 
 
 def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
     """Return whether the compiled products are faster here than any of torch's.
 
-    They are if the processor has 512-bit products of this type, and no matrix unit, which only oneDNN uses."""
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    needed = {torch.float32: ("avx512_f",), torch.bfloat16: ("avx512_f", "avx512_bf16")}.get(dtype)
-    if device.type != "cpu" or head_dim not in HEAD_DIMS or needed is None or not all(map(found.get, needed)):
+    They are if the processor has vector products of floats, to which bfloat16 is widened if necessary, and no matrix
+    unit of this type, which only oneDNN uses."""
+    if device.type != "cpu" or head_dim not in HEAD_DIMS or dtype not in (torch.float32, torch.bfloat16):
         return False
-    return not (dtype == torch.bfloat16 and found.get("amx_bf16")) and is_compiled()
+    if not (supports("avx512_f") or supports("avx2", "fma3")):
+        return False
+    return not (dtype == torch.bfloat16 and supports("amx_bf16")) and is_compiled()
 
 
 class BuildError(Exception):
@@ -170,7 +171,7 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
     """Load the library built from `source` and the adjacent headers, and build it if necessary. Raises BuildError."""
     try:
         texts = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
-        made_for = f"{texts} {_FLAGS} {_processor()}"
+        made_for = f"{texts} {_FLAGS} {compiler_flags()} {_processor()}"
         cache = cache or Path.home() / ".cache" / "fairlane"
         library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
         cache.mkdir(mode=_MODE, parents=True, exist_ok=True)
@@ -207,7 +208,7 @@ def _compile(source: Path, library: Path) -> None:
         made = Path(directory) / library.name
         try:
             done = subprocess.run(
-                [command, *_FLAGS, str(source), "-o", str(made)],
+                [command, *_FLAGS, *compiler_flags(), str(source), "-o", str(made)],
                 capture_output=True,
                 text=True,
                 timeout=_LIMIT_S,

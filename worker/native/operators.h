@@ -74,19 +74,19 @@ template <typename T> void as_bytes(int8_t* to, const T* from, int64_t count) {
 }
 
 // Returns x times its sigmoid, without overflow.
-inline Vec16 silu(Vec16 x) {
-  const Vec16 small = exponential<16>(x > 0 ? -x : x);
-  return x * (x > 0 ? Vec16{} + 1.0f : small) / (1.0f + small);
+inline Vec silu(Vec x) {
+  const Vec small = exponential<LANES>(x > 0 ? -x : x);
+  return x * (x > 0 ? Vec{} + 1.0f : small) / (1.0f + small);
 }
 
 // Returns the first of the likeliest tokens, and stores its logit: NaN if any logit is NaN.
 int64_t likeliest(const float* line, int64_t count, float* value) {
-  constexpr int64_t WHOLE = 16;
-  Vec16 highest = Vec16{} - std::numeric_limits<float>::infinity(), strange = {};
+  constexpr int64_t WHOLE = LANES;
+  Vec highest = Vec{} - std::numeric_limits<float>::infinity(), strange = {};
   int64_t i = 0;
   for (; i + WHOLE <= count; i += WHOLE) {
-    const Vec16 part = load<16>(line + i);
-    highest = larger<16>(part, highest);
+    const Vec part = load<LANES>(line + i);
+    highest = larger<LANES>(part, highest);
     strange += part - part;  // zero, unless there is a NaN or an infinity
   }
   float most = -std::numeric_limits<float>::infinity(), odd = 0;

@@ -1,7 +1,9 @@
 // Products of rows with tiled weights: tiles of 32 outputs, ordered by input within a tile (bfloat16: by pairs, int8: by
 // fours), so that a product reads them once, sequentially, whatever the number of rows.
 #pragma once
+#include <array>
 #include <type_traits>
+#include <utility>
 
 #include "vectors.h"
 
@@ -12,7 +14,8 @@ constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile per w
 constexpr int64_t MANY_ROWS = 128;  // from here on, reading weights takes negligible time
 constexpr int64_t STREAM_ROWS = 8;  // computed about as fast as weights are read
 constexpr int64_t STREAM_AHEAD = 8192;  // prefetch distance in bytes
-constexpr int MOST_ROWS = 12;  // whose sums fit into the registers
+constexpr int MOST_SUMS = LANES == 16 ? 24 : 12;  // vectors that fit into the registers, with the operands
+constexpr int MOST_ROWS = LANES == 16 ? 12 : 5;  // multiplied together; the sixth would be slower with AVX2
 constexpr int64_t GROUP = 64;  // inputs per scale, which limits the effect of one large number
 constexpr int64_t RECORD = sizeof(float) + GROUP;  // bytes of a group with its scale
 
@@ -27,10 +30,15 @@ template <typename T> struct Weights {
   const T* tile(int64_t number) const { return tiles + number * TILE_OUTPUTS * inputs; }
 };
 
-// The other operand: rows of the weights' type, or quantised rows, see `as_bytes`.
+// The other operand: rows of the weights' type, or quantised rows, see `as_bytes`. Processors without products of bfloat16
+// multiply floats: weights are stored in 16 bits and widened in registers.
 template <typename W> struct Rows {
+#ifdef __AVX512BF16__
   using Number = W;
-  const W* at;
+#else
+  using Number = float;
+#endif
+  const Number* at;
   static int64_t stride(int64_t inputs) { return inputs; }
 };
 template <> struct Rows<Int8> {
@@ -40,47 +48,57 @@ template <> struct Rows<Int8> {
 };
 template <typename W> using Number = typename Rows<W>::Number;
 
+// Inputs side by side, in a word of four bytes.
+template <typename T> constexpr int64_t APART = sizeof(float) / sizeof(T);
+
 // Returns the index of an input's weight for an output within a tile.
 template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
-  constexpr int64_t APART = sizeof(float) / sizeof(T);  // inputs side by side
-  return (input / APART * TILE_OUTPUTS + output) * APART + input % APART;
+  return (input / APART<T> * TILE_OUTPUTS + output) * APART<T> + input % APART<T>;
 }
 
 // The additional work of a product: prefetch the same weights ahead, prefetch later ones, or add to existing sums.
 enum class Extra { NOTHING, STREAM, FETCH, ADD };
 
-// Initialises the sums.
-template <int R, Extra EXTRA> inline void begin(Vec16 (&sums)[R][2], const float* out) {
+// Initialises the sums of R rows with V vectors of outputs.
+template <Extra EXTRA, int R, int V> inline void begin(Vec (&sums)[R][V], const float* out) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) sums[r][half] = EXTRA == Extra::ADD ? load<16>(out + r * TILE_OUTPUTS + half * 16) : Vec16{};
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) sums[r][v] = EXTRA == Extra::ADD ? load<LANES>(out + r * TILE_OUTPUTS + v * LANES) : Vec{};
 }
 
-template <int R> inline void finish(const Vec16 (&sums)[R][2], float* out) {
+template <int R, int V> inline void finish(const Vec (&sums)[R][V], float* out) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
-    for (int half = 0; half < 2; ++half) store<16>(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) store<LANES>(out + r * TILE_OUTPUTS + v * LANES, sums[r][v]);
 }
 
-// Adds the products of one word of inputs, at `row`, to the sums of 16 outputs.
-inline Vec16 added(Vec16 sums, const float* row, Of<16>::Bits weights) { return sums + (Vec16)weights * *row; }
-inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
+// Factors that a word of weights contains: of bfloat16 that is widened two, else the word itself.
+template <typename T> constexpr int FACTORS = std::is_same_v<T, Bfloat16> && std::is_same_v<Number<T>, float> ? 2 : 1;
+
+// Returns a factor of each word: the even input's weight is in the low half, the odd one's in the high half.
+template <typename T> inline Bits factor(Bits words, int number) {
+  if constexpr (FACTORS<T> == 1) return words;
+  else return number == 0 ? words << 16 : words & 0xffff0000u;
+}
+
+// Adds the products of one factor with the inputs at `row` to the sums of LANES outputs.
+inline Vec added(Vec sums, const float* row, Bits weights) { return sums + (Vec)weights * *row; }
 #ifdef __AVX512BF16__
+inline Vec added(Vec sums, const Bfloat16* row, Bits weights) {
   int32_t pair;
   std::memcpy(&pair, row, sizeof pair);
-  return (Vec16)_mm512_dpbf16_ps((__m512)sums, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(pair));
-#else  // the even input's weight is in the low half, the odd one's in the high half
-  return sums + (Vec16)(weights << 16) * widened(row[0]) + (Vec16)(weights & 0xffff0000u) * widened(row[1]);
-#endif
+  return (Vec)_mm512_dpbf16_ps((__m512)sums, (__m512bh)weights, (__m512bh)_mm512_set1_epi32(pair));
 }
-
-inline Of<16>::Int added(Of<16>::Int sums, const int8_t* row, Of<16>::Bits weights) {
+#endif
+inline Of<LANES>::Int added(Of<LANES>::Int sums, const int8_t* row, Bits weights) {
 #ifdef __AVX512VNNI__
   int32_t four;
   std::memcpy(&four, row, sizeof four);
   return (Of<16>::Int)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)weights, _mm512_set1_epi32(four));
 #else
-  for (int input = 0; input < 4; ++input) sums += (Of<16>::Int)((weights >> 8 * input) & 255) * int32_t(row[input]);
+  for (int input = 0; input < 4; ++input) sums += (Of<LANES>::Int)((weights >> 8 * input) & 255) * int32_t(row[input]);
   return sums;
 #endif
 }
@@ -104,52 +122,70 @@ template <Extra EXTRA> inline void prefetch_weights(const void* tile, Prefetch& 
   }
 }
 
-// Adds the products of inputs [first, end), which start at `rows`, to the sums of R rows with one tile.
-template <typename T, int R, Extra EXTRA, typename Sums>
-inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride, const T* tile, int64_t first, int64_t end, Prefetch& ahead) {
-  for (int64_t k = first; k < end; k += sizeof(float) / sizeof(T)) {
+// Adds the products of inputs [first, end), which start at `rows`, to the sums of R rows with V vectors of a tile's outputs.
+template <typename T, Extra EXTRA, typename Sums, int R, int V>
+inline void add_inputs(Sums (&sums)[R][V], const Number<T>* rows, int64_t stride, const T* tile, int64_t first, int64_t end, Prefetch& ahead) {
+  for (int64_t k = first; k < end; k += APART<T>) {
     const T* line = tile + k * TILE_OUTPUTS;
     prefetch_weights<EXTRA>(line, ahead);
-    Of<16>::Bits low, high;
-    std::memcpy(&low, line, sizeof low);
-    std::memcpy(&high, line + TILE_OUTPUTS * sizeof(float) / sizeof(T) / 2, sizeof high);
+#pragma GCC unroll 2
+    for (int number = 0; number < FACTORS<T>; ++number) {
+      Bits factors[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        std::memcpy(&factors[v], line + v * LANES * APART<T>, sizeof factors[v]);
+        factors[v] = factor<T>(factors[v], number);
+      }
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      const Number<T>* row = rows + r * stride + k - first;
-      sums[r][0] = added(sums[r][0], row, low);
-      sums[r][1] = added(sums[r][1], row, high);
+      for (int r = 0; r < R; ++r) {
+        const Number<T>* row = rows + r * stride + k - first + number;
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) sums[r][v] = added(sums[r][v], row, factors[v]);
+      }
     }
   }
 }
 
-// Computes sums [R, 32] of R rows with one tile. With int8 weights the sums are in units of the weights' scales, and too
-// large by 128 times the sum of the inputs.
-template <typename T, int R, Extra EXTRA>
-void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Prefetch ahead) {
-  Vec16 sums[R][2];
-  begin<R, EXTRA>(sums, out);
+// Computes the sums of R rows with V vectors of a tile's outputs.
+template <typename T, int R, int V, Extra EXTRA>
+inline void product_part(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Prefetch ahead) {
+  Vec sums[R][V];
+  begin<EXTRA>(sums, out);
   if constexpr (std::is_same_v<T, Int8>) {
     for (int64_t first = 0; first < inputs; first += GROUP, rows += RECORD) {
-      Of<16>::Int steps[R][2] = {};
-      add_inputs<T, R, EXTRA>(steps, rows + sizeof(float), stride, tile, first, std::min(first + GROUP, inputs), ahead);
+      Of<LANES>::Int steps[R][V] = {};
+      add_inputs<T, EXTRA>(steps, rows + sizeof(float), stride, tile, first, std::min(first + GROUP, inputs), ahead);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         float scale;
         std::memcpy(&scale, rows + r * stride, sizeof scale);
-        for (int half = 0; half < 2; ++half) sums[r][half] += __builtin_convertvector(steps[r][half], Vec16) * scale;
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) sums[r][v] += __builtin_convertvector(steps[r][v], Vec) * scale;
       }
     }
   } else {
-    add_inputs<T, R, EXTRA>(sums, rows, stride, tile, 0, inputs, ahead);
+    add_inputs<T, EXTRA>(sums, rows, stride, tile, 0, inputs, ahead);
   }
-  finish<R>(sums, out);
+  finish(sums, out);
+}
+
+// Computes sums [R, 32] of R rows with one tile, in halves if the registers do not hold all. With int8 weights the sums are
+// in units of the weights' scales, and too large by 128 times the sum of the inputs.
+template <typename T, int R, Extra EXTRA>
+void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Prefetch ahead) {
+  constexpr int ALL = TILE_OUTPUTS / LANES, V = R * ALL <= MOST_SUMS ? ALL : ALL / 2;
+  product_part<T, R, V, EXTRA>(rows, stride, tile, inputs, out, ahead);
+  if constexpr (V < ALL) {
+    constexpr Extra REST = EXTRA == Extra::ADD ? EXTRA : Extra::NOTHING;
+    product_part<T, R, V, REST>(rows, stride, tile + LINE / 2 / sizeof(T), inputs, out + TILE_OUTPUTS / 2, ahead);
+  }
 }
 
 template <typename T> using Product = void (*)(const Number<T>*, int64_t, const T*, int64_t, float*, Prefetch);
-template <typename T, Extra EXTRA> constexpr Product<T> PRODUCTS[MOST_ROWS] = {
-    product<T, 1, EXTRA>, product<T, 2, EXTRA>, product<T, 3, EXTRA>, product<T, 4, EXTRA>,
-    product<T, 5, EXTRA>, product<T, 6, EXTRA>, product<T, 7, EXTRA>, product<T, 8, EXTRA>,
-    product<T, 9, EXTRA>, product<T, 10, EXTRA>, product<T, 11, EXTRA>, product<T, 12, EXTRA>};
+template <typename T, Extra EXTRA, size_t... R> constexpr std::array<Product<T>, MOST_ROWS> products(std::index_sequence<R...>) {
+  return {product<T, R + 1, EXTRA>...};
+}
+template <typename T, Extra EXTRA> constexpr auto PRODUCTS = products<T, EXTRA>(std::make_index_sequence<MOST_ROWS>());
 
 // Splits rows into parts that are multiplied together, and calls `work(first, size)` for each.
 template <typename Work> void in_parts(int64_t count, Work&& work) {
@@ -165,8 +201,8 @@ template <typename T> inline void rescale(const Weights<T>&, int64_t, const Numb
 inline void rescale(const Weights<Int8>& weights, int64_t number, const int8_t* row, float* found) {
   float excess;
   std::memcpy(&excess, row + Rows<Int8>::stride(weights.inputs) - sizeof excess, sizeof excess);
-  for (int64_t i = 0; i < TILE_OUTPUTS; i += 16)
-    store<16>(found + i, (load<16>(found + i) - excess) * load<16>(weights.scales + number * TILE_OUTPUTS + i));
+  for (int64_t i = 0; i < TILE_OUTPUTS; i += LANES)
+    store<LANES>(found + i, (load<LANES>(found + i) - excess) * load<LANES>(weights.scales + number * TILE_OUTPUTS + i));
 }
 
 // Computes one tile's outputs for all rows [count, inputs]; `take(row, sums)` receives 32 at a time, with the bias.
@@ -177,12 +213,12 @@ void multiply(const Weights<T>& weights, int64_t number, const Rows<T>& rows, in
   const int64_t stride = Rows<T>::stride(weights.inputs);
   // The tile that this thread computes next, or the start of the following weights.
   Prefetch ahead{reinterpret_cast<const char*>(weights.tile(number + 1)), LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
-  const Product<T>* products = count <= STREAM_ROWS ? PRODUCTS<T, Extra::STREAM>
-                               : count <= MANY_ROWS ? PRODUCTS<T, Extra::FETCH>
-                                                    : PRODUCTS<T, Extra::NOTHING>;
+  const auto& products = count <= STREAM_ROWS ? PRODUCTS<T, Extra::STREAM>
+                         : count <= MANY_ROWS ? PRODUCTS<T, Extra::FETCH>
+                                              : PRODUCTS<T, Extra::NOTHING>;
   in_parts(count, [&](int64_t first, int64_t size) {
     products[size - 1](rows.at + first * stride, stride, tile, weights.inputs, sums, ahead);
-    ahead.at += ahead.step * (weights.inputs * sizeof(T) / sizeof(float));
+    ahead.at += ahead.step * (weights.inputs / APART<T>);
     for (int64_t r = 0; r < size; ++r) {
       float* found = sums + r * TILE_OUTPUTS;
       rescale(weights, number, rows.at + (first + r) * stride, found);

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -37,7 +37,14 @@ inline float widened(Bfloat16 value) {
   return found;
 }
 
-using Vec16 = Of<16>::Vec;
+// Numbers per vector: as many as fit into a register.
+#ifdef __AVX512F__
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+using Vec = Of<LANES>::Vec;
+using Bits = Of<LANES>::Bits;
 
 template <int W> inline typename Of<W>::Vec load(const float* from) {
   typename Of<W>::Vec found;
@@ -51,7 +58,14 @@ template <int W> inline typename Of<W>::Vec load(const Bfloat16* from) {
   return (typename Of<W>::Vec)(__builtin_convertvector(half, typename Of<W>::Bits) << 16);
 }
 
-#ifdef __AVX512F__  // GCC would widen in two halves
+#ifdef __AVX2__  // GCC would widen in two halves
+template <> inline Of<8>::Vec load<8>(const Bfloat16* from) {
+  const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Of<8>::Vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+}
+#endif
+
+#ifdef __AVX512F__
 template <> inline Of<16>::Vec load<16>(const Bfloat16* from) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return (Of<16>::Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
@@ -101,20 +115,25 @@ template <int W> inline typename Of<W>::Vec exponential(typename Of<W>::Vec x) {
   return sum * (Vec)((n + 127) << 23);
 }
 
-// Transposes a square.
-inline void transpose(Of<16>::Bits (&square)[16]) {
+// Transposes a square: interleaves rows that are half a square apart until every number is in place.
+inline void transpose(Bits (&square)[LANES]) {
 #pragma GCC unroll 4
-  for (int round = 0; round < 4; ++round) {
-    Of<16>::Bits half[16];
+  for (int distance = 1; distance < LANES; distance *= 2) {
+    Bits mixed[LANES];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {  // interleave rows that are half a square apart
-      half[2 * i] = __builtin_shufflevector(
+    for (int i = 0; i < LANES / 2; ++i) {
+#ifdef __AVX512F__
+      mixed[2 * i] = __builtin_shufflevector(
           square[i], square[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      half[2 * i + 1] = __builtin_shufflevector(
+      mixed[2 * i + 1] = __builtin_shufflevector(
           square[i], square[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#else
+      mixed[2 * i] = __builtin_shufflevector(square[i], square[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      mixed[2 * i + 1] = __builtin_shufflevector(square[i], square[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+#endif
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) square[i] = half[i];
+    for (int i = 0; i < LANES; ++i) square[i] = mixed[i];
   }
 }
 
@@ -131,6 +150,19 @@ inline void zip(Bfloat16* to, const Bfloat16* even, const Bfloat16* odd) {
   std::memcpy(to, &first, sizeof first);
   std::memcpy(to + 32, &second, sizeof second);
 }
+
+// A buffer aligned to cache lines: a vector read across two lines takes twice as long.
+class AlignedBuffer {
+ public:
+  template <typename T> T* of(size_t count) {
+    memory_.resize(count * sizeof(T) + LINE);
+    return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory_.data()) + LINE - 1) & ~uintptr_t(LINE - 1));
+  }
+
+ private:
+  static constexpr size_t LINE = 64;
+  std::vector<char> memory_;
+};
 
 // Prefetches a key or value: the hardware cannot predict the next block.
 template <typename T, int D> inline void prefetch(const T* line) {

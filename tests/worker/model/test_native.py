@@ -1,17 +1,21 @@
 """The compiled path beside transformers' modules: the same tokens, however a plan cuts and orders the rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 import transformers
 
+from fairlane.worker.attention.backends import BACKENDS, REFERENCE, disagreement
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
+from fairlane.worker.kv.cache import KVShape
 from fairlane.worker.model.native import Arena, NativeModel, QuantisedWeights, interleaved, quantised, tiled
 from fairlane.worker.model.packing import pack
 from fairlane.worker.model.reference import TransformersModel
 from fairlane.worker.model.select import build_native, every_logit
-from fairlane.worker.native.library import has_int8, is_compiled, is_fastest
+from fairlane.worker.native.library import HEAD_DIMS, has_int8, is_compiled, is_fastest, kernels
+from fairlane.worker.native.processor import OLDER, supports
 from tests.support.worker.fused_family import FAMILY, generate
 from tests.support.worker.hand import Hand, lease
 from tests.support.worker.prompts import PROMPTS
@@ -34,6 +38,19 @@ def native(tiny: TransformersModel) -> NativeModel:
     return native_of(tiny)
 
 
+@pytest.fixture(scope="module", params=["", pytest.param("avx512", marks=pytest.mark.thorough), "avx2"])
+def processor(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The kernels of this processor, and those of older ones, which widen 16-bit weights in registers."""
+    if not {"": supports(), "avx512": supports("avx512_f"), "avx2": supports("avx2", "fma3")}[request.param]:
+        pytest.skip("a processor of another kind")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OLDER, request.param)
+        kernels.cache_clear()
+        yield
+    kernels.cache_clear()
+
+
+@pytest.mark.usefixtures("processor")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 def test_each_of_the_family_is_proven(
@@ -45,6 +62,7 @@ def test_each_of_the_family_is_proven(
     assert build_native(reference, every_logit(reference)) is not None
 
 
+@pytest.mark.usefixtures("processor")
 @pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY.keys())
 def test_each_of_the_family_is_proven_with_weights_of_8_bits(
     config: transformers.PreTrainedConfig, monkeypatch: pytest.MonkeyPatch
@@ -52,7 +70,7 @@ def test_each_of_the_family_is_proven_with_weights_of_8_bits(
     monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
 
     reference = random_model(config, torch.bfloat16)
-    assert build_native(reference, every_logit(reference), int8=True) is not None
+    assert build_native(reference, every_logit(reference), stored="int8") is not None
 
 
 def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,7 +81,7 @@ def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr("fairlane.worker.model.native.quantised", shuffled)
 
     reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
-    assert build_native(reference, every_logit(reference), int8=True) is None
+    assert build_native(reference, every_logit(reference), stored="int8") is None
     assert "its logits differ" in caplog.text
 
 
@@ -126,24 +144,28 @@ def test_what_a_broken_request_left_in_blocks_does_not_reach_their_next_owner(na
 
 def test_other_kinds_of_processors_keep_torchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
     def having(*features: str) -> bool:
+        monkeypatch.delenv(OLDER, raising=False)
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features, True), raising=False)
         return is_fastest(torch.bfloat16, 64, CPU)
 
     assert having("avx512_f", "avx512_bf16")
     assert not having("avx512_f", "avx512_bf16", "amx_bf16")
-    assert not having("avx512_f")
+    assert having("avx512_f")
+    assert having("avx2", "fma3")
+    assert not having("avx2")
     assert not is_fastest(torch.float32, 72, CPU)
     assert not is_fastest(torch.float16, 64, CPU)
 
 
 def test_weights_of_8_bits_are_for_processors_that_multiply_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     def having(*features: str) -> bool:
+        monkeypatch.delenv(OLDER, raising=False)
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features, True), raising=False)
         return has_int8()
 
     assert having("avx512_f", "avx512_bf16", "avx512_vnni")
     assert not having("avx512_f", "avx512_bf16")
-    assert not having("avx512_f", "avx512_vnni")
+    assert having("avx512_f", "avx512_vnni")
     assert not having("avx512_f", "avx512_bf16", "avx512_vnni", "amx_bf16")
 
 
@@ -208,6 +230,31 @@ def logits_of(model: NativeModel, prompts: Sequence[Sequence[int]], threads: int
         torch.set_num_threads(before)
 
 
+@pytest.mark.usefixtures("processor")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", sorted(HEAD_DIMS))
+def test_attention_is_that_of_the_reference(dtype: torch.dtype, head_dim: int) -> None:
+    shape = KVShape(layers=1, kv_heads=2, head_dim=head_dim, dtype=dtype)
+
+    assert disagreement(BACKENDS["cpu"], BACKENDS[REFERENCE], shape, CPU) is None
+
+
+@pytest.mark.usefixtures("processor")
+def test_weights_of_16_bits_are_widened_without_another_rounding() -> None:
+    """The logits are nearer to those of the same weights in float32 than bfloat16's own step."""
+    reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
+    same = random_model(transformers.LlamaConfig(**GROUPED), torch.float32)
+    same.causal_lm.load_state_dict(reference.causal_lm.float().state_dict())
+    shape = replace(same.shape, dtype=torch.bfloat16)
+    expected = logits_of(native_of(same), PROMPTS)
+    rounded = NativeModel("rounded", same.causal_lm, shape, context_length=same.context_length)
+
+    error = (logits_of(rounded, PROMPTS) - expected).abs().max() / expected.abs().max()
+
+    assert error < 2**-6
+
+
+@pytest.mark.usefixtures("processor")
 @pytest.mark.parametrize(("dtype", "int8"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
 def test_no_number_depends_on_who_computes_it_or_beside_what(dtype: torch.dtype, int8: bool) -> None:
     model = native_of(random_model(transformers.LlamaConfig(**GROUPED), dtype), int8=int8)

@@ -72,6 +72,51 @@ def test_compiled_code_serves_the_family(files: ModelFiles) -> None:
     assert isinstance(load_fastest(files, dtype="float32", device="cpu"), NativeModel)
 
 
+@pytest.fixture
+def older_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not compute in bfloat16."""
+    monkeypatch.setattr(model, "supports", lambda *_: False)
+
+
+@needs_compiled
+@pytest.mark.usefixtures("older_processor")
+@pytest.mark.parametrize(("setting", "dtype"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+def test_older_processors_store_16_bits_unless_the_setting_is_float32(
+    setting: str, dtype: torch.dtype, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = watch_loads(monkeypatch)
+
+    serving = load_fastest(files, dtype=setting, device="cpu")
+    gc.collect()
+
+    assert isinstance(serving, NativeModel)
+    assert serving.shape.dtype == dtype
+    assert serving.weight_bits == 8 * dtype.itemsize
+    assert [reference() for reference in loaded if reference() is not None] == []
+
+
+@needs_compiled
+@pytest.mark.usefixtures("older_processor")
+def test_16_bits_that_are_not_proven_yield_to_float32(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(select, "_COARSE_TOLERANCE", 1e-9)
+
+    serving = load_fastest(files, device="cpu")
+
+    assert isinstance(serving, NativeModel)
+    assert serving.shape.dtype == torch.float32
+    assert "its logits differ" in caplog.text
+
+
+@pytest.mark.usefixtures("older_processor", "no_compiled_path")
+def test_without_compiled_code_older_processors_keep_float32(files: ModelFiles) -> None:
+    serving = load_fastest(files, device="cpu")
+
+    assert isinstance(serving, FusedModel)
+    assert serving.shape.dtype == torch.float32
+
+
 @needs_compiled
 @pytest.mark.parametrize("has_it", [True, False])
 def test_weights_of_8_bits_serve_where_they_are_faster(
