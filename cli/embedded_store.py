@@ -131,7 +131,8 @@ def only_one(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DirectoryInUse(f"another `fairlane serve` uses {directory}") from None
+            remedy = "stop it, or name another folder with --data-dir (FAIRLANE_DATA_DIR)"
+            raise DirectoryInUse(f"another `fairlane serve` uses {directory}: {remedy}") from None
         yield
 
 

@@ -240,7 +240,9 @@ tenant_not_allowed = partial(
     ApiError, "The request names no tenant that this caller may act for.", "tenant_not_allowed"
 )
 tenant_deleted = partial(ApiError, "The tenant of this request was deleted.", "tenant_deleted")
-model_not_found = partial(ApiError, "There is no such model.", "model_not_found", "model")
+model_not_found = partial(
+    ApiError, "There is no such model here: GET /v1/models lists them.", "model_not_found", "model"
+)
 fleet_unknown = partial(
     ApiError, "The models could not be read from the store yet.", "quota_store_unavailable", retry_after_s=1.0
 )

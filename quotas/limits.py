@@ -4,6 +4,7 @@ A limit compares `used + reserved + amount` with its figure. `used` is what was 
 what running requests may still be charged, and counts in every window until it is charged."""
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -116,7 +117,9 @@ class Limits:
             raise FieldError("limits", "must be an object of limit names and whole numbers")
         for name, figure in document.items():
             if name not in LIMIT_NAMES:
-                raise FieldError(f"limits.{str(name)[:64]}", "no such limit")
+                named = str(name)[:64]
+                names = difflib.get_close_matches(named, LIMIT_NAMES) or LIMIT_NAMES
+                raise FieldError(f"limits.{named}", f"no such limit: use {' or '.join(names)}")
             if figure is not None and (type(figure) is not int or not 0 <= figure <= LARGEST):
                 raise FieldError(f"limits.{name}", f"must be a whole number from 0 to {LARGEST}, or null")
         return dataclasses.replace(self, **document)

@@ -121,6 +121,10 @@ class _Gateway:
             self.link.send(left)
         self.arm()
 
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self.streams)
+
     def linked(self) -> None:
         self.patience_s = REDIAL_S
         self.arm()

@@ -228,6 +228,10 @@ class Line:
             self._ask()
             await self._echoed.wait()
 
+    @property
+    def has_jobs(self) -> bool:
+        return self._peer.has_jobs
+
     def linked(self) -> None:
         self._is_lost = False
         self._peer.linked()

@@ -104,6 +104,8 @@ class _BenchPlan:
 def run(*, url: client.Url = None, **options: Any) -> None:  # noqa: ANN401 - the fields of BenchOptions
     """Load the gateway of --url or the settings; report TTFT, TPOT, ITL, throughput and goodput, by lane and key.
 
+    --url is needed unless FAIRLANE_HOST or FAIRLANE_PORT is set.
+
     Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C reports what was measured.
     """
     with client.report_errors():

@@ -3,6 +3,7 @@ would accept a whole flood before it serves a stream. Processes that share a soc
 because otherwise the running one would accept nearly all of a burst and keep those connections alive."""
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +61,9 @@ async def _listen(host: str, port: int, prefix: str = "") -> list[socket.socket]
         for found in sockets:
             found.listen(BACKLOG)
     except OSError as error:
-        raise PortRefused(f"setting {prefix}host or {prefix}port: {error.strerror}") from None
+        flag = "" if prefix else " or --port"
+        remedy = f": choose another with FAIRLANE_{prefix.upper()}PORT{flag}" if error.errno == errno.EADDRINUSE else ""
+        raise PortRefused(f"setting {prefix}host or {prefix}port: {error.strerror}{remedy}") from None
     return sockets
 
 

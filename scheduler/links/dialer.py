@@ -23,6 +23,10 @@ STEADY_S = 1.0
 class GatewayPeer(Protocol):
     """What a worker does with its link to a gateway. The calls come from the event loop and must not raise."""
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether the worker has jobs of the gateway. Failed dials are logged only then: an idle gateway may stop."""
+
     def linked(self) -> None:
         """Called when the link is open, again after each redial."""
 
@@ -82,9 +86,9 @@ class Dialer:
                 *STORE_ERRORS,
             ) as error:  # a timeout is an OSError
                 said = str(error) or type(error).__name__
-                if said != fault:  # once for each reason
+                if said != fault and self._peer.has_jobs:  # once for each reason
                     log.warning("gateway %s cannot be reached: %s", self._gateway_id, said)
-                fault = said
+                    fault = said
             finally:
                 self._link = None
                 if link is not None:

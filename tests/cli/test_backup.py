@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
 from fairlane.cli.client import CommandError
-from fairlane.cli.embedded_store import EmbeddedStore, only_one
+from fairlane.cli.embedded_store import EmbeddedStore, StoreError, only_one
 from fairlane.cli.recovery import archive, command, contents, snapshot
 from fairlane.cli.recovery.place import Place
 from fairlane.gateway.batches.storage import BucketStorage
@@ -411,6 +411,11 @@ def test_the_embedded_store_is_started_unless_serve_runs_it(tmp_path: Path, monk
         return CliRunner().invoke(cli.app, arguments)
 
     with only_one(data):  # as `fairlane serve` does
+        with (
+            pytest.raises(StoreError, match=r"uses .*data: stop it, or name another folder with --data-dir"),
+            only_one(data),
+        ):
+            pass
         store = EmbeddedStore(data / "store")
         store.start()
         with redis.from_url(store.url) as client:

@@ -205,6 +205,13 @@ async def test_a_run_that_is_interrupted_tells_what_it_has(served: Served, tmp_p
     await until(lambda: not served.worker.leases)
 
 
+def test_help_names_what_replaces_the_url() -> None:
+    assert (
+        "--url is needed unless FAIRLANE_HOST or FAIRLANE_PORT"
+        in CliRunner().invoke(cli.app, ["bench", "run", "--help"]).output
+    )
+
+
 def test_no_gateway_is_loaded_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked: list[Any] = []

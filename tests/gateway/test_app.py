@@ -50,7 +50,8 @@ async def test_the_sdk_lists_and_shows_models(served: Served) -> None:
         assert abs(shown.created - time.time()) < 3_600
         with pytest.raises(openai.NotFoundError) as missing:
             await client.models.retrieve("org/other")
-    assert missing.value.code == "model_not_found"
+    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+    assert "GET /v1/models lists them" in missing.value.message
 
 
 async def test_a_405_lists_all_methods_of_its_path(served: Served) -> None:

@@ -1,5 +1,7 @@
 """The limits as operators write them, and the arithmetic that decides a request."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,14 @@ def test_an_unknown_limit_is_refused_by_name(name: object) -> None:
         Limits.parse({name: 1})
 
     assert len(caught.value.field) < 100
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("tokens_per_min", "tokens_per_minute or "), ("x", f"{' or '.join(LIMIT_NAMES)}")]
+)
+def test_an_unknown_limit_is_refused_with_the_closest_names_or_all(name: str, named: str) -> None:
+    with pytest.raises(FieldError, match=re.escape(f"limits.{name}: no such limit: use {named}")):
+        Limits.parse({name: 5})
 
 
 @pytest.mark.parametrize("document", [None, [], "tokens_per_day", 7])

@@ -10,6 +10,8 @@ import sys
 import httpx
 import pytest
 
+from fairlane.gateway.http.ports import PortRefused, check_ports
+from fairlane.scheduler.protocol.settings import SharedSettings
 from tests.support.gateway.served import ASKED, CHAT, OPERATOR, WAIT_S, serving, settings
 from tests.support.gateway.spawned import process
 from tests.support.ports import free_port
@@ -36,6 +38,19 @@ async def test_on_one_port_metrics_are_the_operators(valkey_url: str) -> None:
 
     assert "fairlane_gateway_tokens_total" in text
     assert "acme" not in text
+
+
+@pytest.mark.parametrize(
+    ("prefix", "remedy"),
+    [("", "FAIRLANE_PORT or --port"), ("metrics_", "FAIRLANE_METRICS_PORT"), ("admin_", "FAIRLANE_ADMIN_PORT")],
+)
+async def test_a_port_in_use_is_refused_with_what_to_do(prefix: str, remedy: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = {"port": 0, f"{prefix}port": other.getsockname()[1]}
+        with pytest.raises(
+            PortRefused, match=f"^setting {prefix}host or {prefix}port: .*: choose another with {remedy}$"
+        ):
+            await check_ports(SharedSettings(**ports))
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

@@ -48,9 +48,17 @@ class Worker:
     """Keeps what it received, and how often its link was open."""
 
     messages: list[Any] = field(default_factory=list)
+    is_busy: bool = True
     opened: int = 0
     lost: int = 0
+    failures: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def has_jobs(self) -> bool:
+        self.failures += 1
+        self.changed.set()
+        return self.is_busy
 
     def linked(self) -> None:
         self.opened += 1
@@ -267,6 +275,19 @@ async def test_unproven_peers_are_few_and_do_not_keep_a_worker_out(rounds: int) 
         assert len(opened._unproven) <= listener.MOST_UNPROVEN
         for stranger in strangers:
             stranger.close()
+
+
+@pytest.mark.parametrize("has_jobs", [False, True])
+async def test_a_gateway_that_stops_is_logged_only_while_the_worker_has_jobs_of_it(
+    has_jobs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as (opened, _, address), dialling(address) as (dialer, worker):
+        await open_link(dialer, worker)
+        worker.is_busy = has_jobs
+        await opened.aclose()
+        await until(worker, lambda: worker.failures)
+
+    assert ["gateway g cannot be reached" in each.getMessage() for each in caplog.records] == [True] * has_jobs
 
 
 async def test_half_a_frame_and_silence_end_their_own_link_alone(
