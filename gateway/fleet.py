@@ -88,6 +88,13 @@ def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
     }
 
 
+def queued(lane: LaneName, depth: LaneDepth, workers: Iterable[WorkerStatus]) -> int:
+    """Return how many of a lane's jobs wait: in the queue, or taken by a worker that has not begun them."""
+    # Preempted sequences have begun, although a worker counts them as waiting too.
+    taken = sum(max(0, worker.waiting.get(lane, 0) - worker.preempted.get(lane, 0)) for worker in workers)
+    return depth.queued + taken
+
+
 @dataclass(eq=False)
 class FleetCache:
     """The latest snapshot of the fleet. It changes only with a refresh, and reading it needs no I/O.

@@ -61,7 +61,7 @@ def lanes_panel(lanes: Sequence[TopLane]) -> RenderableType:
         table.add_row(
             Text(printable(lane.lane), style=LANE_STYLES.get(lane.lane, OTHER_STYLE)),
             Text(f"{lane.queued:,}", style=NOTE if lane.queued else ""),
-            duration(lane.oldest_wait_ms) if lane.queued else "-",
+            duration(lane.oldest_wait_ms) if lane.oldest_wait_ms else "-",
             f"{lane.running:,}",
             Text(f"{lane.preempted:,}", style=NOTE if lane.preempted else ""),
             f"{lane.tokens_per_s:,.0f}",

@@ -1,10 +1,11 @@
 """What needs an operator's attention, in words: who is affected, why, and since when. Pure.
 
 An alarm compares the last minute's sums with the lanes' targets, and explains them by the workers' load. Since when it
-holds is read from the history: the start of the run of steps that fulfil the same condition."""
+holds is read from the history: the start of the run of minutes that fulfil the same condition."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from operator import attrgetter
 from typing import Annotated, Literal, NamedTuple
 
@@ -31,8 +32,8 @@ LEAST_ROOM = 0.05
 # A holder of more than this share of the blocks in use is named.
 LARGE_SHARE = 0.5
 MOST_NAMED = 3
-# An alarm began anew if its condition did not hold for this many seconds before.
-LONGEST_GAP_S = 60
+# A condition is evaluated over this many seconds of history, or one step of it if that is longer.
+WINDOW_S = 60
 
 
 class AlarmView(TypedDict):
@@ -76,14 +77,24 @@ def alarms(
 
 
 def began(held: Held, steps: Sequence[Step], step_s: int, now_s: float) -> float:
-    """Return the start of the run of steps up to now in which a condition held, with pauses of LONGEST_GAP_S."""
+    """Return the start of the run of windows up to now in which a condition held; the newest may not be complete.
+
+    Within its first window the run starts with the step at which the condition held for the steps so far."""
+    last, size = int(now_s // step_s), max(1, WINDOW_S // step_s)
+    windows = defaultdict[int, list[Step]](list)
+    for step in steps:
+        windows[(last - step.number) // size].append(step)
     start_s = now_s
-    for step in reversed(steps):
-        at_s = float(step.number * step_s)
-        if start_s - at_s > LONGEST_GAP_S + step_s:
+    for age in count():
+        sums, first_s = Sums(), None
+        for step in windows.get(age, []):
+            sums.add(step.sums)
+            if first_s is None and held(sums):
+                first_s = float(step.number * step_s)
+        if first_s is not None and held(sums):
+            start_s = first_s
+        elif age:
             break
-        if held(step.sums):
-            start_s = min(start_s, at_s)
     return start_s
 
 
@@ -115,7 +126,7 @@ def _of_lane(sums: Sums, lane: LaneState, workers: Sequence[WorkerStatus], now_s
         ("pace", "Further tokens", lane.tpot_ms, attrgetter("tpot")),
     )
     for kind, words, target, of in figures:
-        measured = _p95(of(seen), LEAST)
+        measured = _p95(of(seen))
         if measured is not None and measured > target:
             any_found = True
             what = f"{words} of the {lane.name} lane are slower than their target"
@@ -125,22 +136,23 @@ def _of_lane(sums: Sums, lane: LaneState, workers: Sequence[WorkerStatus], now_s
         any_found = True
         what = f"{_requests(lane.queued)} of the {lane.name} lane wait, the oldest for {_time(lane.oldest_wait_ms)}"
         yield alarm("waiting", what, _waited(lane.name, lane.ttft_ms))
-    if not any_found and seen.judged >= LEAST and seen.met < LEAST_GOODPUT * seen.judged:
+    missed = _missed(lane.name)
+    if not any_found and missed(sums):
         what = f"{seen.judged - seen.met} of {_requests(seen.judged)} of the {lane.name} lane missed its targets"
-        yield alarm("goodput", what, _missed(lane.name))
+        yield alarm("goodput", what, missed)
 
 
 def _refusals(sums: Sums, now_s: float) -> Iterable[Alarm]:
     refused, ended = sum(sums.refusals.values()), sum(lane.requests for lane in sums.lanes.values())
-    if refused < LEAST or not _is_refused(sums):
+    if not _is_refused(sums):
         return
-    (code, count), *_ = Counter(sums.refusals).most_common()
+    (code, most), *_ = Counter(sums.refusals).most_common()
     tenants = [name for name, one in _by_refusals(sums) if one and name != OTHERS][:MOST_NAMED]
     whose = f", most of {_listed(tenants)}" if tenants else ""
     ours = any(code in JUDGED for code in sums.refusals)
     what = f"{refused} of {_requests(max(ended, refused))} were refused in the last minute{whose}"
     cause = "the system had no room or failed" if code in JUDGED else _own(code)
-    why = f"{'most' if count < refused else 'all'} with {code}: {cause}"
+    why = f"{'most' if most < refused else 'all'} with {code}: {cause}"
     yield Alarm(_view("refusals", "bad" if ours else "warn", None, tenants, what, why, now_s), _is_refused)
 
 
@@ -154,7 +166,7 @@ def _by_refusals(sums: Sums) -> list[tuple[str, int]]:
 
 def _is_refused(sums: Sums) -> bool:
     refused, ended = sum(sums.refusals.values()), sum(lane.requests for lane in sums.lanes.values())
-    return refused > 0 and refused >= MOST_REFUSED * ended
+    return refused >= LEAST and refused >= MOST_REFUSED * ended
 
 
 def _cause(lane: LaneState, workers: Sequence[WorkerStatus]) -> str:
@@ -169,7 +181,7 @@ def _cause(lane: LaneState, workers: Sequence[WorkerStatus]) -> str:
         is_batch = running["throughput"] >= max(1, running["latency"])
         work = "batch work (the throughput lane)" if is_batch else "requests of the latency lane"
         whole = f"{len(full)} of {len(serving)} workers {'are' if len(full) > 1 else 'is'}"
-        return f"{whole if len(serving) > 1 else 'the only worker is'} full of {work}"
+        return f"{whole if len(serving) > 1 else 'the only worker is'} full of {work}{_holder(full)}"
     held = Counter[str]()
     for worker in serving:
         held.update(worker.kv_blocks)
@@ -179,13 +191,22 @@ def _cause(lane: LaneState, workers: Sequence[WorkerStatus]) -> str:
     if len(serving) < len(workers):
         return f"{len(workers) - len(serving)} of {_plural(len(workers), 'worker')} take no more jobs"
     if lane.queued and lane.oldest_wait_ms > lane.ttft_ms:
-        return f"{_requests(lane.queued)} wait for a worker, the oldest for {_time(lane.oldest_wait_ms)}"
+        return f"{_requests(lane.queued)} wait for room in a worker, the oldest for {_time(lane.oldest_wait_ms)}"
     slow = max(serving, key=lambda worker: worker.step_ms)
     running_now = sum(slow.running.values())
     if running_now > 1 and 0.0 < slow.single_stream_ms < slow.step_ms:
         alone = f"{_time(slow.step_ms)} a token instead of {_time(slow.single_stream_ms)} for one alone"
-        return f"{running_now} sequences share {slow.worker_id}: {alone}"
+        lanes = " and ".join(f"{n} of the {name} lane" for name, n in Counter(slow.running).most_common() if n)
+        return f"{running_now} sequences share {slow.worker_id} ({lanes}{_holder([slow])}): {alone}"
     return "no worker is full: the slowest requests tell more"
+
+
+def _holder(workers: Iterable[WorkerStatus]) -> str:
+    """Return whose sequences hold the most KV memory of these workers, in words; empty if none holds any."""
+    held = Counter[str]()
+    for worker in workers:
+        held.update(worker.kv_blocks)
+    return next((f"; {tenant} holds the most KV memory" for tenant, blocks in held.most_common(1) if blocks), "")
 
 
 def _is_full(worker: WorkerStatus) -> bool:
@@ -193,13 +214,13 @@ def _is_full(worker: WorkerStatus) -> bool:
     return no_seat or worker.blocks_free < LEAST_ROOM * worker.blocks_total
 
 
-def _p95(buckets: Buckets, least: int) -> float | None:
-    return percentiles_ms(buckets, (0.95,))[0] if sum(buckets.values()) >= least else None
+def _p95(buckets: Buckets) -> float | None:
+    return percentiles_ms(buckets, (0.95,))[0] if sum(buckets.values()) >= LEAST else None
 
 
 def _slow(lane: str, of: Callable[[LaneSums], Buckets], target_ms: float) -> Held:
     def held(sums: Sums) -> bool:
-        measured = _p95(of(sums.lanes.get(lane, LaneSums())), 1)
+        measured = _p95(of(sums.lanes.get(lane, LaneSums())))
         return measured is not None and measured > target_ms
 
     return held
@@ -212,7 +233,7 @@ def _waited(lane: str, target_ms: float) -> Held:
 def _missed(lane: str) -> Held:
     def held(sums: Sums) -> bool:
         seen = sums.lanes.get(lane, LaneSums())
-        return seen.met < LEAST_GOODPUT * seen.judged
+        return seen.judged >= LEAST and seen.met < LEAST_GOODPUT * seen.judged
 
     return held
 

@@ -12,11 +12,11 @@ from typing import Annotated
 from typing_extensions import TypedDict
 
 from fairlane.common.views import about, view_of
-from fairlane.gateway.control.admin.alarms import AlarmView, LaneState, alarms, began
+from fairlane.gateway.control.admin.alarms import WINDOW_S, AlarmView, LaneState, alarms, began
 from fairlane.gateway.control.admin.models import OverviewModel, model_view
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
-from fairlane.gateway.fleet import FleetCache, ServedModel, together
+from fairlane.gateway.fleet import FleetCache, ServedModel, queued, together
 from fairlane.gateway.insight.fleet_metrics.metrics_store import RINGS, SLOT_S, FleetMetricsStore, GatewayReport, Step
 from fairlane.gateway.insight.fleet_metrics.sums import (
     OTHERS,
@@ -64,7 +64,7 @@ class TenantFiguresView(TypedDict):
 
     tenant: Annotated[str, about("Id of the tenant")]
     running: Annotated[int, about("Running choices")]
-    queued: Annotated[int, about("Waiting jobs")]
+    queued: Annotated[int, about("Waiting jobs, also those that a worker took but has not begun")]
     tokens_per_s: Annotated[float, about("Output tokens generated per second")]
     kv_blocks: Annotated[int, about("KV blocks of its running and waiting choices")]
 
@@ -163,7 +163,7 @@ class Overview:
                 name.value,
                 lane.ttft_ms,
                 lane.tpot_on(slowest),
-                waiting[name].queued,
+                queued(name, waiting[name], workers),
                 waiting[name].oldest_wait_ms,
             )
             for name, lane in self._lanes.items()
@@ -179,9 +179,9 @@ class Overview:
                     if ring.step_s not in steps:
                         last = int(now_s // ring.step_s)
                         steps[ring.step_s] = await self._fleet_metrics.read(ring, last - count, last)
-                    start = min(start, began(held, steps[ring.step_s], ring.step_s, now_s))
-                    if start > now_s - (count - 1) * ring.step_s:
-                        break
+                    start = began(held, steps[ring.step_s], ring.step_s, start)
+                    if start > now_s - count * ring.step_s + 2 * WINDOW_S:
+                        break  # before the oldest step of this ring it did not hold
             since[key] = view["since"] = start
         self._began = since
         return [view for view, _ in found]
@@ -210,13 +210,13 @@ def percentiles(buckets: Buckets) -> PercentilesView | None:
 def _open_requests(reports: Sequence[GatewayReport], now_ms: float) -> dict[str, tuple[int, int]]:
     # The latest report of each gateway counts.
     latest = {one.gateway: one.state for one in sorted(reports, key=lambda one: one.state.at_ms)}
-    running, queued = Counter[str](), Counter[str]()
+    running, waiting = Counter[str](), Counter[str]()
     for state in latest.values():
         if now_ms - state.at_ms < SILENT_AFTER_MS:
             for tenant, (runs, waits) in state.now.items():
                 running[tenant] += runs
-                queued[tenant] += waits
-    return {tenant: (running[tenant], queued[tenant]) for tenant in running}
+                waiting[tenant] += waits
+    return {tenant: (running[tenant], waiting[tenant]) for tenant in running}
 
 
 def _lanes(
@@ -237,6 +237,7 @@ def lane_view(lane: Lane, depth: LaneDepth, workers: Sequence[WorkerStatus]) -> 
         LaneView,
         depth,
         lane=lane.name.value,
+        queued=queued(lane.name, depth, workers),
         running=sum(status.running.get(lane.name, 0) for status in workers),
         preempted=sum(status.preempted.get(lane.name, 0) for status in workers),
         tokens_per_s=sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
@@ -254,10 +255,10 @@ def _tenants(
     names = {*sums.tenants, *now, *blocks} - {OTHERS}
     shown: list[TenantFiguresView] = []
     for name in names:
-        running, queued = now.get(name, (0, 0))
+        running, waits = now.get(name, (0, 0))
         rate = sums.tenants.get(name, TenantSums()).output_tokens / window_s
         shown.append(
-            {"tenant": name, "running": running, "queued": queued, "tokens_per_s": rate, "kv_blocks": blocks[name]}
+            {"tenant": name, "running": running, "queued": waits, "tokens_per_s": rate, "kv_blocks": blocks[name]}
         )
     shown.sort(key=lambda one: (-one["running"] - one["queued"], -one["tokens_per_s"], one["tenant"]))
     return shown[:MOST_TENANTS_SHOWN]

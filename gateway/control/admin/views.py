@@ -114,7 +114,7 @@ class LimitView(TypedDict):
     used: Annotated[int, about("Amount used by settled requests")]
     reserved: Annotated[int, about("Amount held by running requests")]
     remaining: Annotated[int, about("The part that is left")]
-    resets_at: Annotated[float | None, about("Unix seconds when the limit is full again; null: no reset by the clock")]
+    resets_at: Annotated[float | None, about("Unix seconds when its window resets; null: no reset by the clock")]
     scope: Annotated[
         Literal["tenant", "key", "model_lane", "parent"],
         about("The limit's owner: the tenant, the key, a model or lane, or a parent tenant"),
@@ -254,9 +254,9 @@ class LaneView(TypedDict):
     """One lane, of all models or of one."""
 
     lane: Annotated[str, about("`latency` or `throughput`")]
-    queued: Annotated[int, about("Waiting jobs")]
-    queued_tokens: Annotated[int, about("Prompt tokens of waiting jobs")]
-    oldest_wait_ms: Annotated[float, about("Waiting time of the request that has waited longest")]
+    queued: Annotated[int, about("Waiting jobs, also those that a worker took but has not begun")]
+    queued_tokens: Annotated[int, about("Prompt tokens of jobs that wait for a worker")]
+    oldest_wait_ms: Annotated[float, about("Longest current wait for a worker")]
     running: Annotated[int, about("Running choices")]
     preempted: Annotated[int, about("Choices that are preempted by more urgent ones, to continue later")]
     tokens_per_s: Annotated[float, about("Output tokens generated per second")]
@@ -273,7 +273,7 @@ class LimitBlockView(TypedDict):
     used: Annotated[int, about("Amount used by settled requests")]
     reserved: Annotated[int, about("Amount held by running requests")]
     requested: Annotated[int, about("The requested amount")]
-    resets_at: Annotated[float | None, about("Unix seconds when the limit is full again; null: no reset by the clock")]
+    resets_at: Annotated[float | None, about("Unix seconds when its window resets; null: no reset by the clock")]
 
 
 class ExplainView(TypedDict):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlane.gateway.fleet import FleetCache, ServedModel, together
+from fairlane.gateway.fleet import FleetCache, ServedModel, queued, together
 from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, SLOTS_KEPT, FleetMetricsStore, ReportedState
 from fairlane.gateway.insight.fleet_metrics.recorder import InHand, Recorder, in_hand
 from fairlane.gateway.insight.fleet_metrics.sums import Sums, bounded
@@ -108,7 +108,7 @@ def _sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[Served
     sums.kv_used += kv_used(alive)
     for name in LaneName:
         lane, depth = sums.lane(name.value), waiting[name]
-        lane.queued += depth.queued
+        lane.queued += queued(name, depth, alive)
         lane.oldest_wait_ms = max(lane.oldest_wait_ms, depth.oldest_wait_ms)
         lane.running += sum(worker.running.get(name, 0) for worker in alive)
         lane.preempted += sum(worker.preempted.get(name, 0) for worker in alive)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.control.admin.alarms import LONGEST_GAP_S, Alarm, LaneState, alarms, began
+from fairlane.gateway.control.admin.alarms import WINDOW_S, Alarm, LaneState, alarms, began
 from fairlane.gateway.insight.fleet_metrics.metrics_store import RINGS, FleetMetricsStore, ReportedState, Step
 from fairlane.gateway.insight.fleet_metrics.sums import Sums, observe
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -14,7 +14,8 @@ from tests.support.gateway.admin_app import AdminBench, worker
 NOW_S = 10_000.0
 BATCH: dict[str, Any] = {"running": {"throughput": 8}, "blocks_free": 50}
 FULL = "is full of batch work (the throughput lane)"
-SHARED = "3 sequences share w1: 112 ms a token instead of 35 ms for one alone"
+SLOW: dict[str, Any] = {"step_ms": 112.0, "single_stream_ms": 35.0, "kv_blocks": {"acme": 2, "batchco": 9}}
+OWNED = "; batchco holds the most KV memory"
 IDLE: dict[str, Any] = {"running": {}, "blocks_free": 100}
 
 
@@ -80,7 +81,12 @@ def test_first_tokens_are_late_because_workers_are_full_of_batch_work() -> None:
         ([worker(blocks_free=2, running={"throughput": 1})], f"the only worker {FULL}"),
         ([worker(kv_blocks={"reports": 60}, running={})], "reports holds most of the workers' KV memory"),
         ([worker("w1", **IDLE), worker("w2", draining=True)], "1 of 2 workers take no more jobs"),
-        ([worker(running={"latency": 3}, step_ms=112.0, single_stream_ms=35.0)], SHARED),
+        (
+            [worker(running={"latency": 1, "throughput": 4}, **SLOW)],
+            f"5 sequences share w1 (4 of the throughput lane and 1 of the latency lane{OWNED}): "
+            "112 ms a token instead of 35 ms for one alone",
+        ),
+        ([worker("w1", **BATCH, kv_blocks={"zoo": 1, "batchco": 2})], f"the only worker {FULL}{OWNED}"),
         ([worker(**IDLE)], "no worker is full: the slowest requests tell more"),
     ],
 )  # fmt: skip
@@ -138,16 +144,20 @@ def test_a_model_without_workers_is_named(workers: list[WorkerStatus], severity:
 def test_an_alarm_began_with_the_run_of_steps_in_which_it_held() -> None:
     (alarm,) = found(measured(ttft_ms=2_000.0))
     assert alarm.held is not None
-    slow, fast = measured(ttft_ms=2_000.0, count=1), measured(count=1)
-    pause = LONGEST_GAP_S // 10
+    slow, fast, lone = measured(ttft_ms=2_000.0), measured(), measured(ttft_ms=2_000.0, count=1)
+    minute = WINDOW_S // 10
 
     def start(*states: Sums | None) -> float:
-        steps = [Step(1_000 - len(states) + place, each) for place, each in enumerate(states) if each is not None]
+        """The start, given the steps up to the current one."""
+        steps = [Step(1_001 - len(states) + place, each) for place, each in enumerate(states) if each is not None]
         return began(alarm.held or bool, steps, 10, NOW_S)
 
-    assert start(slow, *[fast] * (pause + 1), slow, None, slow, fast) == NOW_S - 40
-    assert start(slow, *[None] * pause, slow) == NOW_S - 10 * (pause + 2)
-    assert start(slow, *[fast] * (pause + 1)) == NOW_S
+    assert start(slow, *[fast] * 2 * minute, slow, None, slow, fast) == NOW_S - 30
+    assert start(*[slow] * 2 * minute) == NOW_S - 110
+    assert start(fast, fast, slow, *[slow] * (minute + 3)) == NOW_S - 90, "not those before it in its minute"
+    assert start(lone, *[None] * 5, lone, *[None] * 5, slow) == NOW_S, "a slow request a minute is no alarm"
+    assert start(*[lone] * minute, slow) == NOW_S - 10, "with the fifth slow request of its minute"
+    assert start(slow, *[None] * (minute + 5), slow) == NOW_S, "nor does it bridge a minute without requests"
     assert start() == NOW_S
 
 

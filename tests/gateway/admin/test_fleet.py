@@ -95,14 +95,14 @@ async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBe
 
 
 async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
-    bench.fleet.statuses = [worker("w1"), worker("w2")]
+    bench.fleet.statuses = [worker("w1"), worker("w2", waiting={"latency": 2, "throughput": 4})]
     bench.fleet.depth = {LaneName.THROUGHPUT: LaneDepth(7, 1500, 40_000)}
 
     latency, throughput = (await bench.done("GET", "/lanes"))["data"]
 
     assert latency == {
         "lane": "latency",
-        "queued": 0,
+        "queued": 2,
         "queued_tokens": 0,
         "oldest_wait_ms": 0,
         "running": 2,
@@ -113,7 +113,7 @@ async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
     }
     assert throughput == {
         "lane": "throughput",
-        "queued": 7,
+        "queued": 10,
         "queued_tokens": 40_000,
         "oldest_wait_ms": 1500,
         "running": 4,

@@ -11,7 +11,7 @@ from fairlane.gateway.insight.fleet_metrics.recorder import Ended, Recorder
 from fairlane.gateway.insight.fleet_metrics.reporter import MetricsReporter
 from fairlane.gateway.insight.fleet_metrics.sums import OTHERS
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from tests.support.gateway.admin_app import HandFleet, HandPicture
+from tests.support.gateway.admin_app import HandFleet, HandPicture, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -44,9 +44,15 @@ class Bench:
         seconds, _ = await self.store.time()
         self.now_s = seconds // 10 * 10 + 5.0
         self.metrics, self.recorder = Flaky(self.store), Recorder()
-        picture = HandPicture(HandFleet())
+        self.fleet = HandFleet()
         self.reporter = MetricsReporter(
-            self.metrics, self.recorder, picture, DEFAULT_LANES, "a", lambda: self.jobs, lambda: self.now_s
+            self.metrics,
+            self.recorder,
+            HandPicture(self.fleet),
+            DEFAULT_LANES,
+            "a",
+            lambda: self.jobs,
+            lambda: self.now_s,
         )
         return self
 
@@ -95,6 +101,14 @@ async def test_what_the_store_did_not_confirm_is_reported_again_and_counts_once(
     await bench.reporter.report()
 
     assert await bench.reported() == [(slot, 3), (slot + 1, 2)]
+
+
+async def test_what_workers_have_not_begun_waits_in_its_lane(bench: Bench) -> None:
+    bench.fleet.statuses = [worker("w1", waiting={"throughput": 5}), worker("w2", waiting={"throughput": 1})]
+    await bench.reporter.report()
+
+    (found,) = await bench.metrics.recent([bench.reporter._slot])
+    assert found.state.sums.lane("throughput").queued == 4.0, "without two that are preempted"
 
 
 async def test_slots_are_by_the_stores_clock(bench: Bench) -> None:

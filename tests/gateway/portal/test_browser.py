@@ -96,11 +96,12 @@ def test_it_shows_use_limits_and_why(site: Site, chromium: Any) -> None:
     with opened(chromium, site, site.key) as tab:
         tab.page.locator(".limits li").first.wait_for()
         assert "tokens per day" in tab.page.locator(".limits").inner_text()
+        tab.page.locator(".limits").get_by_text("resets in").first.wait_for()
         assert "tiny" in cells(tab, "Usage by lane, model and key")
 
         tab.go("requests")
         tab.heading("Requests")
-        assert "finished" in cells(tab, "Requests")
+        tab.page.get_by_role("region", name="Requests").get_by_text("finished").first.wait_for()
         tab.page.get_by_role("region", name="Requests").get_by_role("link").first.click()
         tab.page.locator(".why p").wait_for()
         assert "Trace" not in tab.page.locator("main").inner_text()

@@ -106,11 +106,14 @@ def test_the_audit_log_is_filtered_and_exported_as_it_is_shown(scripts: ScriptPa
         "action": "tenant.update",
         "target": "acme",
     }
-    scripts.answers["/admin/v1/audit"] = {"data": [entry | {"changes": changes}], "has_more": False, "last_id": "1-0"}
+    made = entry | {"id": "0-0", "changes": {"before": None, "after": dict.fromkeys("abcde", 1)}}
+    entries = [entry | {"changes": changes}, made]
+    scripts.answers["/admin/v1/audit"] = {"data": entries, "has_more": False, "last_id": "0-0"}
     scripts.open("audit?actor=ada&from=1700000000")
     page = scripts.page
 
     page.get_by_text("2.50 EUR").wait_for()
+    assert page.get_by_text("created with 5 fields").count() == 1
     assert page.get_by_label("Who").input_value() == "ada"
     assert scripts.reads[-1] == "/admin/v1/audit?actor=ada&from=1700000000&limit=50"
     exported = page.get_by_role("link", name="As CSV").get_attribute("href")

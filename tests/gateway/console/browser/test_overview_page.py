@@ -1,7 +1,7 @@
 """The first page answers who is slow, why, since when, who pays, and what is about to run out."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from tests.gateway.console.browser.conftest import ScriptPage
 pytestmark = pytest.mark.slow
 
 SINCE = int(time.time()) - 60
+RESETS = SINCE + 7 * 3600 + 120
 LANE = {
     "lane": "latency",
     "queued": 0,
@@ -48,10 +49,23 @@ OVERVIEW = {
 
 
 def limit(used: int, most: int = 100) -> Mapping[str, object]:
-    return {"limit": most, "used": used, "reserved": 5, "remaining": most - used, "resets_at": None, "scope": "tenant"}
+    return {
+        "limit": most,
+        "used": used,
+        "reserved": 5,
+        "remaining": most - used,
+        "resets_at": RESETS,
+        "scope": "tenant",
+    }
 
 
-def shown(scripts: ScriptPage, overview: Mapping[str, object] = OVERVIEW) -> Any:
+def shown(
+    scripts: ScriptPage,
+    overview: Mapping[str, object] = OVERVIEW,
+    *,
+    history: Sequence[Mapping[str, object]] = (),
+    fields: str = "",
+) -> Any:
     quotas = {
         "acme": {"requests_per_minute": limit(90), "max_prompt_tokens": limit(99)},
         "zoo": {"tokens_per_day": limit(20)},
@@ -62,9 +76,9 @@ def shown(scripts: ScriptPage, overview: Mapping[str, object] = OVERVIEW) -> Any
         "/admin/v1/overview": overview,
         "/admin/v1/tenants": {"data": tenants, "has_more": False, "last_id": "zoo"},
         "/admin/v1/chargeback": {"currency": "EUR", "tenants": spend},
-        "/admin/v1/history": {"step_s": 10, "points": []},
+        "/admin/v1/history": {"step_s": 10, "points": list(history)},
     }
-    scripts.open("overview")
+    scripts.open(f"overview{fields}")
     scripts.page.get_by_text("Who uses and who pays").wait_for()
     return scripts.page
 
@@ -95,7 +109,26 @@ def test_who_pays_and_what_is_about_to_run_out(scripts: ScriptPage) -> None:
         "zoo 0 0 0 0 7.50 EUR",
     ]
     (near,) = rows(page, "Limits about to be used up")
-    assert near.startswith("acme requests per minute 90 used, 5 reserved of 100 (95 %)")
+    assert near == "acme requests per minute 90 used, 5 reserved of 100 (95 %) in 7 h"
+    assert page.get_by_role("table", name="Limits about to be used up").get_by_text("Resets").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "title"),
+    [
+        ("", "in the last 15 min"),
+        ("?span=6h", "in the last 6 h"),
+        ("?span=day", "in the last day"),
+        ("?from=1700000000&to=1700003600", "Nov, "),
+    ],
+)
+def test_refusals_name_their_period(scripts: ScriptPage, fields: str, title: str) -> None:
+    points = [{"at": time.time() - 60, "lanes": {}, "refusals": {"overloaded": 2}, "kv_used": 0.5}]
+    page = shown(scripts, history=points, fields=fields)
+
+    heading = page.get_by_role("heading", name="Refusals")
+    heading.filter(has_text=title).wait_for()
+    page.get_by_text("Refused per interval").wait_for()
 
 
 def test_a_store_that_does_not_answer_is_an_alarm(scripts: ScriptPage) -> None:

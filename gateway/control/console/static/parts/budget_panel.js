@@ -39,7 +39,7 @@ export function budgetPanel(signal) {
     columns: [
       { name: "Tenant", cell: (each) => tenantLink(each.tenant) },
       { name: "Limit", class: "wide", cell: (each) => [h("span", { class: "muted" }, words(each.name)), limitMeter(each.name, each.limit)] },
-      { name: "Empty again", moves: true, cell: (each) => ago(each.limit.resets_at) },
+      { name: "Resets", moves: true, cell: (each) => ago(each.limit.resets_at) },
     ],
   });
   const note = h("p", { class: "muted", hidden: true }, `Of the first ${count(MOST_TENANTS)} tenants.`);

@@ -44,7 +44,7 @@ function figuresOf(now) {
     figure("First token, p95", duration(ttft), { tone: against(ttft, now.ttft_target_ms), detail: now.ttft_ms && `p50 ${duration(now.ttft_ms.p50)}, p99 ${duration(now.ttft_ms.p99)}` }),
     figure("Further token, p95", duration(tpot), { tone: against(tpot, now.tpot_target_ms), detail: now.tpot_ms && `p50 ${duration(now.tpot_ms.p50)}, p99 ${duration(now.tpot_ms.p99)}` }),
     figure("Goodput", percent(now.goodput), { detail: now.requests == null ? null : `${amount(now.requests)} requests, ${amount(now.refused ?? 0)} refused` }),
-    figure("Queued", count(now.queued), { detail: now.queued ? `oldest ${duration(now.oldest_wait_ms)}` : null }),
+    figure("Queued", count(now.queued), { detail: now.oldest_wait_ms ? `oldest ${duration(now.oldest_wait_ms)}` : null }),
     figure("Running", count(now.running)),
     figure("Preempted", count(now.preempted), { tone: now.preempted ? "warn" : "" }),
   ];

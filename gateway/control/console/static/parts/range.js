@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { ApiError } from "../api.js";
-import { shortMoment } from "../format.js";
+import { duration, shortMoment } from "../format.js";
 import { field, formDialog } from "./dialog.js";
 import { button, segmented } from "./pieces.js";
 
@@ -16,6 +16,12 @@ export function rangeOf(fields) {
   const [name, , seconds] = SPANS.find(([each]) => each === fields.get("span")) ?? SPANS[0];
   return { name, from: null, to: null, seconds };
 }
+
+/** A period in words, for a title. */
+export const inWords = ({ name, from, to, seconds }) => {
+  if (from !== null) return `${shortMoment(from)} – ${shortMoment(to)}`;
+  return `in the last ${seconds > 6 * HOUR ? name : duration(1000 * seconds)}`;
+};
 
 /** The fields of a URL for a period. */
 const fieldsOf = ({ name, from, to }) => new URLSearchParams(from === null ? (name === SPANS[0][0] ? {} : { span: name }) : { from, to });
@@ -35,7 +41,7 @@ export const readEvery = ({ seconds, to }) => (to !== null || seconds > 24 * HOU
 /** Choices of a period; `onchange(fields)` gets the fields of a URL. */
 export function rangePicker(range, onchange) {
   const spans = segmented("Time shown", SPANS, range.name, (name) => onchange(fieldsOf({ name, from: null })));
-  const label = range.name === "free" ? `${shortMoment(range.from)} – ${shortMoment(range.to)}` : "Other…";
+  const label = range.name === "free" ? inWords(range) : "Other…";
   const choose = () => formDialog("Time shown", {
     intro: "At most 31 days. Steps are as fine as they are kept: 10 seconds for a day, 5 minutes for a month.",
     action: "Show",

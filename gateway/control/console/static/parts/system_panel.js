@@ -1,22 +1,24 @@
 // Figures over all lanes: refusals by code, KV memory, and workers.
 
-import { fill, h, named } from "../dom.js";
+import { fill, h, named, setText } from "../dom.js";
 import { count, duration, percent } from "../format.js";
 import { chart } from "./chart.js";
 import { kvUsed } from "./history.js";
 import { badge, link, meter } from "./pieces.js";
+import { inWords } from "./range.js";
 import { table } from "./table.js";
 
 const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => total + each, 0);
 
-export function systemPanel(signal, onzoom) {
+export function systemPanel(range, signal, onzoom) {
   const kv = chart({ title: "KV memory in use", series: [{ name: "used", colour: "accent", area: true }], shown: percent, ceiling: 1, onzoom, signal });
-  const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, isWhole: true, onzoom, signal });
+  const refused = chart({ title: "Refused per interval", series: [{ name: "refused", colour: "bad", area: true }], shown: count, isWhole: true, onzoom, signal });
+  const title = h("h2", {}, "Refusals");
   const codes = h("div", { class: "codes" });
   const workers = workersTable();
   const elements = [
     h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Workers"), link("#/workers", "All of each")), workers.element),
-    h("section", { class: "card" }, h("h2", {}, "Refusals"), codes),
+    h("section", { class: "card" }, title, codes),
   ];
   const plots = h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "All lanes"), link("#/kv", "Map of KV blocks")), h("div", { class: "plots" }, kv.element, refused.element));
 
@@ -29,7 +31,8 @@ export function systemPanel(signal, onzoom) {
   function plot(points, axis) {
     const xs = points.map(({ at }) => at);
     const kept = points.filter(({ isNow }) => !isNow);
-    if (latest) drawCodes(codes, kept.length ? summed(kept) : latest.refusals, latest.window_s, kept.length > 0);
+    setText(title, `Refusals ${kept.length || !latest ? inWords(range) : `in the last ${duration(1000 * (latest.window_s ?? 60))}`}`);
+    if (latest) drawCodes(codes, kept.length ? summed(kept) : latest.refusals);
     kv.update(xs, [points.map((point) => point.kv_used ?? null)], axis);
     refused.update(xs, [points.map(({ refusals, isNow }) => (refusals && !isNow ? sum(refusals) : null))], axis);
   }
@@ -43,14 +46,14 @@ function summed(points) {
   return all;
 }
 
-function drawCodes(place, refusals, windowS, isKept) {
+function drawCodes(place, refusals) {
   const found = Object.entries(refusals ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
-  const text = JSON.stringify([found, isKept]);
+  const text = JSON.stringify(refusals === null ? null : found);
   if (place.dataset.text === text) return;
   place.dataset.text = text;
   const told = found.map(([code, n]) => h("li", {}, h("code", {}, code), h("strong", {}, count(n))));
   fill(place, refusals === null ? h("p", { class: "muted" }, "This gateway does not count rejections here.")
-    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, isKept ? "No requests were rejected in this period." : `Nothing was refused in the last ${duration(1000 * (windowS ?? 60))}.`));
+    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, "No requests were refused."));
 }
 
 const workersTable = () => table({

@@ -34,7 +34,7 @@ export function limitList(limits) {
     h("div", { class: "limit-name" }, h("span", {}, words(name)),
       limit.scope !== "tenant" && badge(words(limit.scope), "info"),
       limit.shadow && badge("only counted", "warn"),
-      limit.resets_at && isCounted(name) && (limit.used || limit.reserved) ? h("small", { class: "muted" }, "empty ", ago(limit.resets_at)) : null),
+      limit.resets_at && isCounted(name) && (limit.used || limit.reserved) ? h("small", { class: "muted" }, "resets ", ago(limit.resets_at)) : null),
     isCounted(name) ? limitMeter(name, limit) : h("span", { class: "muted" }, `at most ${amount(limit.limit)} tokens`))));
 }
 
@@ -67,7 +67,7 @@ function usageTable({ data, total }) {
     { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
     { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
     ...(!total.cost ? [] : [{ name: "Spend", class: "number", cell: (line) => money(line.cost) }]),
-    ...(!total.gpu_seconds ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
+    ...(!total.gpu_seconds ? [] : [{ name: "Compute time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
   ];
   const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in this period." });
   shown.update(data.length ? [...data, total] : []);

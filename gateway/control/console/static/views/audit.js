@@ -57,7 +57,7 @@ function changesOf({ before, after }) {
   const told = names.flatMap((name) => lines(name, before?.[name], after?.[name]));
   if (!told.length) return h("span", { class: "muted" }, "–");
   if (told.length <= 4) return h("ul", { class: "changes" }, ...told);
-  return h("details", {}, h("summary", {}, before ? `${told.length} fields` : `made with ${told.length} fields`), h("ul", { class: "changes" }, ...told));
+  return h("details", {}, h("summary", {}, before ? `${told.length} fields` : `created with ${told.length} fields`), h("ul", { class: "changes" }, ...told));
 }
 
 const isPlain = (value) => value !== null && typeof value === "object" && !Array.isArray(value);

@@ -93,7 +93,7 @@ async function month(chosen, signal) {
       { name: "Prompt tokens", class: "number", cell: (line) => amount(line.prompt_tokens) },
       { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
       { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
-      { name: "Steps' time", class: "number", cell: (line) => duration(1000 * (line.gpu_seconds ?? 0)) },
+      { name: "Compute time", class: "number", cell: (line) => duration(1000 * (line.gpu_seconds ?? 0)) },
       { name: "Spend", class: "number", cell: (line) => money(line.cost) },
     ],
   });

@@ -20,7 +20,7 @@ export async function overview(root, { fields, signal }) {
   const alarms = alarmList();
   const note = h("p", { class: "muted history-note" });
   const lanes = h("div", { class: "lane-panels" });
-  const system = systemPanel(signal, onzoom);
+  const system = systemPanel(range, signal, onzoom);
   const budgets = budgetPanel(signal);
   const tables = h("div", { class: "system" }, ...budgets.elements, ...system.elements);
   const charts = h("div", { class: "charts" }, system.plots);

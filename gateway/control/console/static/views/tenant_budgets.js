@@ -36,7 +36,7 @@ function workOf({ id, signal }) {
   let range = rangeOf(new URLSearchParams());
   const pace = chart({ title: "Output tokens/s", series: [{ name: "tokens/s", colour: "accent", area: true }], shown: rate, signal });
   const requests = chart({ title: "Requests", series: [{ name: "running", colour: "accent", area: true }, { name: "waiting", colour: "info" }], shown: rate, signal });
-  const refused = chart({ title: "Refused in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, isWhole: true, signal });
+  const refused = chart({ title: "Refused per interval", series: [{ name: "refused", colour: "bad", area: true }], shown: count, isWhole: true, signal });
   const picker = h("div");
   const choose = (fields) => {
     range = rangeOf(fields);

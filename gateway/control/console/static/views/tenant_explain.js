@@ -37,6 +37,6 @@ function verdict(found) {
       ["Limit", limit ? h("span", {}, words(limit.name), " of ", named(words(limit.scope))) : undefined],
       ["Stands at", limit ? `${figureOf(limit, limit.used)} used, ${figureOf(limit, limit.reserved)} reserved of ${figureOf(limit, limit.limit)}` : undefined],
       ["Asked for", limit ? figureOf(limit, limit.requested) : undefined],
-      ["Empty again", limit ? (limit.resets_at == null ? "it has no window" : ago(limit.resets_at)) : undefined],
+      ["Resets", limit ? (limit.resets_at == null ? "it has no window" : ago(limit.resets_at)) : undefined],
     ]));
 }
