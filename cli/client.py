@@ -15,6 +15,7 @@ import yaml
 from fairlane.cli.printer import Document, printable
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.control.admin.call import of_version
+from fairlane.quotas.limits import LIMIT_NAMES, unknown_limit
 from fairlane.scheduler.protocol.settings import PREFIX, SharedSettings, load, read_document
 
 URL_VARIABLE = "FAIRLANE_URL"
@@ -190,6 +191,8 @@ def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
         name, equals, figure = pair.partition("=")
         if not equals or not (figure == "none" or (figure.isascii() and figure.isdecimal() and len(figure) <= 20)):
             raise CommandError(f"{pair}: write NAME=NUMBER, or NAME=none to remove the limit")
+        if name not in LIMIT_NAMES:
+            raise CommandError(str(unknown_limit(name)))
         limits[name] = None if figure == "none" else int(figure)
     return limits
 

@@ -89,6 +89,13 @@ BATCH_LIMIT = "enqueued_batch_tokens"
 LIMIT_NAMES: tuple[str, ...] = (*(rule.name for rule in RULES), BATCH_LIMIT)
 
 
+def unknown_limit(name: str) -> FieldError:
+    """Return the error for a limit that does not exist, with the names that it may stand for."""
+    named = name[:64]
+    names = difflib.get_close_matches(named, LIMIT_NAMES) or LIMIT_NAMES
+    return FieldError(f"limits.{named}", f"no such limit: use {' or '.join(names)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The limits of one tenant or key; None means no limit. `max_…` apply to each prompt and each choice."""
@@ -117,9 +124,7 @@ class Limits:
             raise FieldError("limits", "must be an object of limit names and whole numbers")
         for name, figure in document.items():
             if name not in LIMIT_NAMES:
-                named = str(name)[:64]
-                names = difflib.get_close_matches(named, LIMIT_NAMES) or LIMIT_NAMES
-                raise FieldError(f"limits.{named}", f"no such limit: use {' or '.join(names)}")
+                raise unknown_limit(str(name))
             if figure is not None and (type(figure) is not int or not 0 <= figure <= LARGEST):
                 raise FieldError(f"limits.{name}", f"must be a whole number from 0 to {LARGEST}, or null")
         return dataclasses.replace(self, **document)

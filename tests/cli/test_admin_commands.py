@@ -226,6 +226,7 @@ def test_long_lists_are_read_to_their_end(command: Command, monkeypatch: pytest.
         (("tenants", "create", "x", "--limit", "tokens_per_day"), "write NAME=NUMBER"),
         (("tenants", "create", "x", "--limit", "tokens_per_eon=1"), "tokens_per_eon"),
         (("quotas", "set", "nobody", "tokens_per_day=-1"), "write NAME=NUMBER"),
+        (("quotas", "set", "acme", "tokens_per_min=5"), "no such limit: use tokens_per_minute or"),
         (("keys", "revoke", "nobody", "k"), "There is no such tenant"),
         (("usage", "nobody"), "There is no such tenant"),
         (("workers", "drain", "w9"), "There is no such worker"),
@@ -274,7 +275,11 @@ def test_a_name_is_shown_as_it_is_and_never_read_as_markup(command: Command) -> 
 
 @pytest.mark.parametrize(
     ("pairs", "limits"),
-    [(["a=1", "b=none"], {"a": 1, "b": None}), (["a=0"], {"a": 0}), ([], {})],
+    [
+        (["tokens_per_day=1", "queued_requests=none"], {"tokens_per_day": 1, "queued_requests": None}),
+        (["queued_requests=0"], {"queued_requests": 0}),
+        ([], {}),
+    ],
 )
 def test_limits_are_written_as_pairs(pairs: list[str], limits: dict[str, int | None]) -> None:
     assert limits_of(pairs) == limits

@@ -362,7 +362,7 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "broken"),
     [
-        ("/admin/v1/audit", "fairlane.quotas.audit.Audit.list"),
+        ("/admin/v1/audit", "fairlane.quotas.audit.Audit.search"),
         ("/readyz", "fairlane.gateway.api.health.Health._missing"),
         ("/openapi.json", "starlette.routing.Route.handle"),
     ],
