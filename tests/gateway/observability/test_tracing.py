@@ -107,7 +107,7 @@ async def test_each_stage_says_its_facts(valkey_url: str) -> None:
     assert facts["admit"]["fairlane.prompt_tokens"] > 0
     assert facts["reserve"]["fairlane.limit"] == "tokens_per_day"
     assert facts["reserve"]["fairlane.limit.remaining"] < 10_000
-    assert facts["queue"]["fairlane.queue.position"] == 1
+    assert facts["queue"]["fairlane.queue.position"] in (0, 1)  # 0: a worker that had room got it at once
     assert facts["queue"]["fairlane.queued_ms"] >= 0
     assert facts["settle"]["fairlane.output_tokens"] == len(served.worker.script)
 
