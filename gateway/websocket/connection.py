@@ -16,6 +16,7 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairlane.gateway.errors import ApiError, error_body, invalid, request_timeout, request_too_large
 from fairlane.gateway.http.body_budget import BodyHold
+from fairlane.gateway.http.connection import DISCARD_REST_S
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.exchange import Carried
 from fairlane.gateway.http.flow import Patience
@@ -23,8 +24,6 @@ from fairlane.gateway.websocket.inbox import MOST_FRAMES, Inbox
 
 # Time for the client's own close frame.
 LINGER_S = 5.0
-# Pause between two reads of what is discarded.
-DISCARD_REST_S = 0.02
 # Frames of one read that are parsed at once, in pieces of PIECE_BYTES. The others take turns with other connections.
 MOST_AT_ONCE, PIECE_BYTES = 32, 512
 # The library's log would contain what clients send.
